@@ -1,0 +1,224 @@
+"""The command line in front of Hydra: help, refusals before any work, and a folder that belongs to one run.
+
+Composing, sweeping and launching are Hydra's. What stands here are the parts in which a user should read one sentence
+instead of a traceback. It imports no torch.
+"""
+
+import contextlib
+import io
+import itertools
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra import compose, initialize_config_dir
+from hydra._internal.utils import get_args_parser
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from configs.overrides import OverrideReader, override_of, yaml_groups
+from configs.schema import UserError, options, problems
+
+CONFIGS = Path(__file__).parent
+_RUN_FILES = ("config.yaml", "last.pt", "best.pt", "summary.json", "multirun.yaml")  # any of these: here lies a run
+_MOST_COMBINATIONS = 500  # of a sweep that are checked before its first job; every job checks itself again
+
+
+class CommandLine:
+    """One script's command line: `prepare` at its top, before torch is imported, and `run` at its end."""
+
+    def __init__(self, name: str, schema: type, introduction: str | None) -> None:
+        """`name` is the script and its YAML file, `schema` its configuration, `introduction` the first part of its help."""
+        self.name, self.schema, self.introduction = name, schema, introduction or ""
+        self.writes_runs = name == "train"
+        self.flags: list[str] = []  # arguments that are Hydra's own
+        self.overrides: list[str] = []
+        self.sweeping = False
+        self.search_path: list[str] = []  # the user's own configuration folder, if any
+        ConfigStore.instance().store(name=f"{name}_schema", node=schema)
+
+    def prepare(self, arguments: list[str]) -> None:
+        """Answer help, completion and displays of the configuration; refuse, with status 2, what cannot be honoured."""
+        for stream in (sys.stdout, sys.stderr):  # where the terminal has no é, it shows a ?
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")
+        parsed, unknown = get_args_parser().parse_known_args(arguments)
+        typed = parsed.overrides + [argument for argument in unknown if not argument.startswith("-")]
+        wrong_flags = [argument for argument in unknown if argument.startswith("-")]
+        self.flags = [argument for argument in arguments if argument not in typed]
+        self.sweeping = parsed.multirun
+        folders = [CONFIGS, Path(parsed.config_dir)] if parsed.config_dir else [CONFIGS]
+        self.search_path = [f"file://{folder.absolute()}" for folder in folders[1:]]
+        groups = yaml_groups(*folders) if self.writes_runs else {}
+        if parsed.help:
+            print(self._help(groups))
+            sys.exit()
+        if parsed.shell_completion or parsed.hydra_help or parsed.info:
+            self._hand_over(lambda _: None, arguments)
+            sys.exit()
+
+        reader = OverrideReader(self.schema, groups, self.sweeping)
+        self.overrides, found = reader.read(typed)
+        for flag in wrong_flags:
+            meant = reader.nearest(flag.strip("-").partition("=")[0])
+            found.append(f"{flag}: options are written KEY=VALUE, without dashes; {meant}")
+        if self.sweeping and not self.writes_runs:
+            found.append("-m is for train.py")
+        found += self._value_problems()
+        if found:
+            sys.exit(self._say(*dict.fromkeys(found)))
+        if parsed.cfg:
+            self._hand_over(lambda _: None, self.flags + self.overrides)
+            sys.exit()
+
+    def run(self, main: Callable[[Any], Any], before: Callable[[Any, bool], list[str]] | None = None) -> None:
+        """Run `main(config)` once, or once for each job of a sweep, and exit with a status that says how it went.
+
+        `before(config, sweeping)` runs first, when no folder exists yet, and returns overrides that replace those of the
+        same key. A UserError or OSError ends in one sentence and status 2; a sweep first does its other jobs.
+        """
+        failures: list[str] = []
+
+        def job(composed: Any) -> Any:
+            try:
+                config = OmegaConf.to_object(composed)
+                if found := problems(config):
+                    raise UserError("; ".join(found))
+                return main(config)
+            except BrokenPipeError:  # whoever read our output has had enough
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                raise SystemExit(0) from None
+            except (UserError, OSError) as error:
+                if self.writes_runs:
+                    with contextlib.suppress(OSError):  # where nothing was written, no folder is left
+                        Path(HydraConfig.get().runtime.output_dir).rmdir()
+                if HydraConfig.get().mode != RunMode.MULTIRUN:
+                    raise SystemExit(self._say(_sentence(error))) from None
+                failures.append(
+                    f"job {HydraConfig.get().job.num} ({HydraConfig.get().job.override_dirname}): {_sentence(error)}"
+                )
+                self._say(failures[-1])
+                return math.nan
+
+        try:
+            if before is not None:
+                self._replace(before(self._composed(next(self._jobs())), self.sweeping))
+            if self.writes_runs:
+                self._replace([self._claimed_folder()])
+            self._hand_over(job, self.flags + self.overrides)
+        except (UserError, OSError) as error:
+            sys.exit(self._say(_sentence(error)))
+        if failures:
+            sys.exit(self._say(f"{len(failures)} jobs of the sweep failed", *failures))
+
+    def _say(self, *sentences: str) -> int:
+        for sentence in sentences:
+            print(f"{self.name}.py: {sentence}", file=sys.stderr)
+        return 2
+
+    def _hand_over(self, main: Callable[[Any], Any], arguments: list[str]) -> None:
+        sys.argv = [sys.argv[0], *arguments]
+        hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=self.name)(main)()
+
+    def _replace(self, overrides: list[str]) -> None:
+        keys = {override.partition("=")[0] for override in overrides}
+        self.overrides = [override for override in self.overrides if override.partition("=")[0] not in keys] + overrides
+
+    def _composed(self, overrides: list[str]) -> Any:
+        """The configuration that Hydra makes of these overrides, its own under the key `hydra`."""
+        search_path = [f"hydra.searchpath={self.search_path}"] if self.search_path else []
+        with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
+            return compose(self.name, overrides + search_path, return_hydra_config=True)
+
+    def _jobs(self) -> Iterator[list[str]]:
+        """The overrides of the one run, or of each job of a sweep; values from a search space are left out."""
+        choices: list[list[str]] = []
+        for text, override in zip(
+            self.overrides, OverridesParser.create().parse_overrides(self.overrides), strict=True
+        ):
+            if override.is_discrete_sweep():
+                choices.append([f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()])
+            elif not override.is_sweep_override():
+                choices.append([text])
+        yield from map(list, itertools.islice(itertools.product(*choices), _MOST_COMBINATIONS))
+
+    def _value_problems(self) -> Iterator[str]:
+        for overrides in self._jobs():
+            try:
+                composed = self._composed(overrides)
+                mine = OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"])
+                yield from problems(OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(self.schema), mine)))
+            except (HydraException, OmegaConfBaseException) as error:
+                yield " ".join(str(error).splitlines()[:2])
+
+    def _claimed_folder(self) -> str:
+        """Make the folder of this run or sweep, so that it is nobody else's; returns the override that names it."""
+        key = "hydra.sweep.dir" if self.sweeping else "hydra.run.dir"
+        config = self._composed(next(self._jobs()))
+        typed = any(override.startswith(f"{key}=") for override in self.overrides)
+        if config.get("resume") is not None:
+            if self.sweeping or typed:
+                raise UserError("resume= goes on in the run's own folder: leave out -m and hydra.run.dir")
+            folder = Path(config.resume) if Path(config.resume).is_dir() else Path(config.resume).parent
+            if not (folder / "last.pt").is_file():
+                raise UserError(f"resume={config.resume}: there is no last.pt in {folder}")
+            return override_of(key, str(folder))
+        folder = Path(OmegaConf.select(config, key))
+        if not typed:
+            return override_of(key, str(_new_folder(folder)))
+        held = [name for name in _RUN_FILES if (folder / name).exists()]
+        if held:
+            raise UserError(
+                f"{folder} holds a run already ({held[0]}): choose another folder, or go on with it by resume={folder}"
+            )
+        return override_of(key, str(folder))
+
+    def _help(self, groups: dict[str, list[str]]) -> str:
+        """The commands people need first, then groups and options, a line each."""
+        lines = [self.introduction.strip(), ""]
+        if groups:
+            lines += [
+                "Groups, as GROUP=CHOICE:",
+                *(f"  {group}={'|'.join(choices)}" for group, choices in groups.items()),
+                "",
+            ]
+        lines += ["Options, as KEY=VALUE, with their defaults:"]
+        defaults = OmegaConf.structured(self.schema)
+        for key, metadata in options(self.schema).items():
+            default = OmegaConf.select(defaults, key)
+            shown = (
+                {None: "null", True: "true", False: "false"}.get(default, default)
+                if not OmegaConf.is_list(default)
+                else "[...]"
+            )
+            choices = f" ({'|'.join(metadata['choices'])})" if metadata["choices"] else ""
+            lines.append(f"  {f'{key}={shown}':<34} {metadata['help']}{choices}")
+        return "\n".join([*lines, "", "Hydra's own flags, such as --cfg job and -m: --hydra-help"])
+
+
+def _new_folder(wanted: Path) -> Path:
+    """Make a folder that did not exist: the wanted one, or the first free of wanted_2, wanted_3, ..."""
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(2):
+        folder = wanted if number == 2 else wanted.with_name(f"{wanted.name}_{number - 1}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        return folder
+    raise AssertionError("there is always a next number")
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)

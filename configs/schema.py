@@ -1,0 +1,224 @@
+"""Every option of Quillet on one page: its type, default, meaning and limits.
+
+The YAML groups beside this file choose values; this file says which values exist. It imports no torch, so help,
+completion and refusals are instant. `problems` lists everything wrong with a composed configuration at once.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+TINY_SHAKESPEARE_URLS = [
+    "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
+    "https://cdn.jsdelivr.net/gh/karpathy/char-rnn@master/data/tinyshakespeare/input.txt",
+]
+
+
+class UserError(Exception):
+    """What the user asked cannot be done. The message is one plain sentence: what was wrong, with what value, what to do."""
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    choices: tuple[str, ...] = (),
+    also: str = "",
+    free_text: bool = False,
+) -> Any:
+    """A documented dataclass field.
+
+    `least` and `most` are inclusive limits, `above` and `below` exclusive ones. `also` lists other names by which people
+    know the option: a mistyped key is compared with them too. A `free_text` value is taken from the command line letter
+    for letter, outside Hydra's grammar.
+    """
+    limits = {"least": least, "most": most, "above": above, "below": below}
+    metadata = {
+        "help": help,
+        "limits": {name: limit for name, limit in limits.items() if limit is not None},
+        "choices": choices,
+        "also": also.split(),
+        "free_text": free_text,
+    }
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass
+class ModelConfig:
+    name: str = option("gpt", "what run folders and tables call this model")
+    block_size: int = option(64, "characters the model sees at once", least=1, also="context context_length seq_len")
+    n_layer: int = option(4, "blocks; 0: the bigram table alone", least=0, also="layers depth")
+    n_head: int = option(4, "attention heads in each block", least=1, also="heads num_heads")
+    head_size: int = option(32, "width of one head, free of n_embd and n_head", least=1, also="head_dim")
+    n_embd: int = option(128, "width of the stream between blocks", least=1, also="width d_model hidden_size")
+    attention: str = option("softmax", "learned weights, or equal ones for all so far", choices=("softmax", "uniform"))
+    feed_forward: bool = option(True, "a feed-forward part, four times as wide, in each block")
+    dropout: float = option(0.0, "share of activations dropped in training", least=0, below=1)
+    positions: str = option("rotary", "how it knows where characters stand", choices=("rotary", "learned", "none"))
+    norm: str = option("layer_norm", "before each part, without parameters", choices=("layer_norm", "rms_norm"))
+    activation: str = option("squared_relu", "of the feed-forward part", choices=("squared_relu", "gelu", "relu"))
+    qk_norm: bool = option(True, "normalise queries and keys before they meet")
+    bigram: bool = option(True, "add the bigram table to the logits")
+    bigram_init: str = option("counts", "what the table starts from", choices=("counts", "zero"))
+    n_previous: int = option(5, "earlier characters whose embeddings join the input", least=0, also="previous")
+
+
+@dataclass
+class DataConfig:
+    name: str = option("tiny_shakespeare", "which text", choices=("tiny_shakespeare", "text", "playlet"))
+    path: str | None = option(None, "a UTF-8 text file", free_text=True, also="file text input dataset")
+    validation_fraction: float = option(0.1, "share of the text, its end, never trained on", above=0, below=1)
+    characters: int = option(1_000_000, "length of the Playlet, in characters", least=1)
+    fallback: str | None = option("playlet", "for want of Tiny Shakespeare; null: stop", choices=("playlet",))
+    fallback_reason: str | None = option(None, "why the fallback was taken; filled in by train.py")
+    urls: list[str] = option(TINY_SHAKESPEARE_URLS, "where Tiny Shakespeare is downloaded from, in order")
+    timeout: float = option(15.0, "seconds without an answer before a download is given up", above=0)
+
+
+@dataclass
+class OptimizerConfig:
+    name: str = option("adamw", "which optimizer", choices=("adamw",))
+    lr: float = option(3e-3, "highest learning rate of matrices", least=0, also="learning_rate")
+    table_lr: float = option(1e-2, "highest learning rate of tables: embeddings, bigram", least=0, also="embedding_lr")
+    weight_decay: float = option(0.1, "decay of matrices; tables are not decayed", least=0, also="wd")
+    beta1: float = option(0.9, "AdamW's memory of the gradient", least=0, below=1)
+    beta2: float = option(0.95, "AdamW's memory of its square", least=0, below=1)
+    warmup_steps: int = option(20, "steps of linear warm-up", least=0, also="warmup_iters")
+    schedule: str = option("linear", "shape of the cool-down", choices=("linear", "cosine", "constant"))
+    cooldown_fraction: float = option(0.6, "share of the steps, the last ones, that cool down", least=0, most=1)
+    final_lr_fraction: float = option(0.01, "what is left of lr at the last step", least=0, most=1, also="min_lr")
+    grad_clip: float = option(1.0, "largest norm of the gradient; 0: no clipping", least=0)
+
+
+@dataclass
+class TrainerConfig:
+    max_steps: int = option(1100, "optimizer updates", least=1, also="steps max_iters iterations epochs")
+    max_minutes: float | None = option(None, "stop after this much training time", above=0)
+    batch_size: int = option(12, "windows in one step, all its parts together", least=1)
+    grad_accumulation: int = option(1, "parts in which a step is computed", least=1, also="gradient_accumulation_steps")
+    eval_interval: int = option(275, "steps between evaluations", least=1, also="eval_iters val_interval")
+    save_interval: int | None = option(
+        None, "steps between saves; null: save at evaluations", least=1, also="checkpoint"
+    )
+    log_interval: int = option(10, "steps between points of the training curves", least=1)
+    patience: int | None = option(None, "evaluations without a better one before stopping", least=1, also="early_stop")
+    sample_length: int = option(200, "characters sampled at each evaluation; 0: none", least=0)
+    overfit_batch: bool = option(False, "train on the first step's windows again and again")
+    device: str = option("auto", "auto, cpu, cuda, cuda:1, mps")
+    precision: str = option("auto", "of the forward pass", choices=("auto", "float32", "bfloat16"), also="dtype")
+    threads: int | None = option(None, "processor threads; null: one a core", least=1, also="num_threads num_workers")
+    compile: bool = option(False, "torch.compile the model: slow to start, then faster")
+
+
+@dataclass
+class TrainConfig:
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    seed: int = option(1337, "of the weights, the batches and dropout", least=0, most=2**31 - 1)
+    resume: str | None = option(None, "a run folder or its last.pt: go on with that run", free_text=True)
+
+
+@dataclass
+class SampleConfig:
+    checkpoint: str | None = option(
+        None, "file or run folder; null: the newest run", free_text=True, also="ckpt model path"
+    )
+    prompt: str | None = option(
+        None, r"text to go on from; \n is a line end, \t a tab", free_text=True, also="start text"
+    )
+    prompt_file: str | None = option(None, "a file with the prompt; -: standard input", free_text=True)
+    length: int = option(500, "new characters after the prompt", least=0, also="max_new_tokens num_chars")
+    temperature: float = option(0.8, "0: always the likeliest character; 1: as the model says", least=0, also="temp")
+    top_k: int | None = option(None, "choose among this many likeliest characters", least=1)
+    top_p: float | None = option(None, "choose among the likeliest that hold this share", above=0, most=1)
+    seed: int | None = option(None, "same seed, same text; null: a new one, which is printed", least=0, most=2**31 - 1)
+    num_samples: int = option(1, "how many texts", least=1)
+    on_unknown: str = option("error", "what to do with characters never seen", choices=("error", "drop"))
+    device: str = option("cpu", "auto, cpu, cuda, cuda:1, mps")
+
+
+def problems(config: object) -> list[str]:
+    """Everything wrong with the values of a TrainConfig or SampleConfig, one sentence each; empty if all is well."""
+    found = [problem for key, value, metadata in _leaves(config) for problem in _limit_problems(key, value, metadata)]
+    if isinstance(config, TrainConfig):
+        found += _train_problems(config)
+    elif isinstance(config, SampleConfig) and config.prompt is not None and config.prompt_file is not None:
+        found.append("prompt and prompt_file are both given: give one of them")
+    return found
+
+
+def options(schema: type) -> dict[str, dict[str, Any]]:
+    """{"model.block_size": metadata, ...} for every option of a configuration class, in order."""
+    return {key: metadata for key, _, metadata in _leaves(schema())}
+
+
+def values(config: object) -> dict[str, Any]:
+    """{"model.block_size": 64, ...} for every option of a configuration, in order."""
+    return {key: value for key, value, _ in _leaves(config)}
+
+
+def _leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    for entry in fields(config):
+        value = getattr(config, entry.name)
+        if is_dataclass(value):
+            yield from _leaves(value, f"{prefix}{entry.name}.")
+        else:
+            yield prefix + entry.name, value, entry.metadata
+
+
+def _limit_problems(key: str, value: Any, metadata: Any) -> Iterator[str]:
+    if value is None:
+        return
+    if metadata["choices"] and value not in metadata["choices"]:
+        yield f"{key}={value} is not one of {', '.join(metadata['choices'])}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    words = {"least": "at least", "most": "at most", "above": "above", "below": "below"}
+    holds = {
+        "least": lambda limit: value >= limit,
+        "most": lambda limit: value <= limit,
+        "above": lambda limit: value > limit,
+        "below": lambda limit: value < limit,
+    }
+    limits = metadata["limits"]
+    if not math.isfinite(value) or not all(holds[name](limit) for name, limit in limits.items()):
+        wanted = " and ".join(f"{words[name]} {limit}" for name, limit in limits.items())
+        yield f"{key}={value} is refused: it must be {wanted or 'a finite number'}"
+
+
+def _train_problems(config: TrainConfig) -> Iterator[str]:
+    model, data, trainer = config.model, config.data, config.trainer
+    if not re.fullmatch(r"[\w.-]+", model.name, re.ASCII):
+        yield f"model.name={model.name!r} names folders: write letters, digits, dots, dashes and underscores only"
+    if model.n_layer == 0 and not model.bigram:
+        yield "model.n_layer=0 with model.bigram=false leaves nothing to train: turn the table on or add a layer"
+    if model.n_layer == 0 and model.n_previous > 0:
+        yield f"model.n_layer=0 is the bigram table alone, which has no room for model.n_previous={model.n_previous}: set it to 0"
+    if model.n_layer > 0 and model.positions == "rotary" and model.head_size % 2:
+        yield f"model.positions=rotary turns pairs of numbers, so model.head_size={model.head_size} must be even"
+    if model.n_layer > 0 and model.attention == "uniform":
+        if model.positions == "rotary":
+            yield "model.attention=uniform has no queries or keys to turn: set model.positions to learned or none"
+        if model.qk_norm:
+            yield "model.attention=uniform has no queries or keys to normalise: set model.qk_norm=false"
+    if data.name == "text" and data.path is None:
+        yield "data=text needs a file: add data.path=FILE"
+    if data.name == "playlet" and data.path is not None:
+        yield f"data=playlet writes its own text and cannot read data.path={data.path}: use data=text"
+    if data.name == "tiny_shakespeare" and not data.urls:
+        yield "data.urls is empty: give at least one address"
+    if trainer.batch_size >= 1 and trainer.grad_accumulation >= 1 and trainer.batch_size % trainer.grad_accumulation:
+        yield (
+            f"trainer.batch_size={trainer.batch_size} cannot be cut into "
+            f"trainer.grad_accumulation={trainer.grad_accumulation} equal parts"
+        )
