@@ -1,0 +1,205 @@
+"""Where a text comes from: a file of yours, Tiny Shakespeare, or the built-in Playlet."""
+
+import codecs
+import hashlib
+import http.client
+import logging
+import os
+import time
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from configs.schema import DataConfig, UserError
+from data import playlet
+from data.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+TINY_SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+TINY_SHAKESPEARE_BYTES = 1_115_394
+CACHE = Path(__file__).parent / "cache" / "tiny_shakespeare.txt"
+
+
+class CannotBeHad(UserError):
+    """Tiny Shakespeare is neither here nor to be downloaded; the message says why."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A text as ids, its training part first and its validation part after it."""
+
+    name: str
+    sha256: str  # of the text as UTF-8
+    tokenizer: Tokenizer
+    train: NDArray[np.integer]
+    validation: NDArray[np.integer]
+    floor: float | None  # true nats per character of the validation part, where it is known
+
+    def identity(self) -> dict[str, Any]:
+        """What names this text in checkpoints and summaries."""
+        characters = len(self.train) + len(self.validation)
+        return {
+            "name": self.name,
+            "sha256": self.sha256,
+            "characters": characters,
+            "vocab_size": self.tokenizer.vocab_size,
+        }
+
+
+def load(config: DataConfig, block_size: int) -> Corpus:
+    """The corpus that the configuration names, cut into its two parts.
+
+    Raises UserError if the text cannot be had, is not UTF-8, or is too short for windows of block_size.
+    """
+    nats = None
+    if config.name == "playlet":
+        text, nats = playlet.write(config.characters)
+    elif config.name == "text":
+        text = read_text(Path(config.path or ""))
+    else:
+        text = tiny_shakespeare(config)
+    split = int(len(text) * (1 - config.validation_fraction))
+    _refuse_too_short(len(text), split, block_size, config.validation_fraction)
+    tokenizer = Tokenizer.of(text)
+    ids = tokenizer.encode(text)
+    # The first validation character is nobody's target: predicting it would need the training part.
+    floor = None if nats is None else float(nats[split + 1 :].mean())
+    name = Path(config.path).stem if config.name == "text" and config.path else config.name
+    return Corpus(name, _sha256(text), tokenizer, ids[:split], ids[split:], floor)
+
+
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file, as `decoded` says. Raises UserError that says what is wrong with the file."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read the text {path}: {error.strerror or error}") from error
+    return decoded(raw, str(path))
+
+
+def decoded(raw: bytes, source: str) -> str:
+    """UTF-8 bytes as text, without byte-order mark and with \\n for every line end.
+
+    Raises UserError that names the source, the first wrong byte and a remedy.
+    """
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UserError(
+            f"{source} is UTF-16, seen at byte 0: save it as UTF-8, for example with iconv -f UTF-16 -t UTF-8"
+        )
+    try:
+        text = raw.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{source} is not UTF-8: byte {error.start} is 0x{raw[error.start]:02x}. "
+            "Save it as UTF-8, for example with iconv -f WINDOWS-1252 -t UTF-8"
+        ) from error
+    if "\r" in text:
+        log.info("%s: line ends CRLF and CR are read as LF", source)
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return text
+
+
+def tiny_shakespeare(config: DataConfig) -> str:
+    """Tiny Shakespeare from data.path, $TINY_SHAKESPEARE, the cache or a download, always checked against its SHA-256.
+
+    Raises UserError if a file that was named is not it, and CannotBeHad if there is none and no download succeeds.
+    """
+    named = config.path or os.environ.get("TINY_SHAKESPEARE")
+    if named:
+        text = read_text(Path(named))
+        if _sha256(text) != TINY_SHAKESPEARE_SHA256:
+            raise UserError(
+                f"{named} is not Tiny Shakespeare (SHA-256 {_sha256(text)}): to train on it, use data=text data.path={named}"
+            )
+        return text
+    if CACHE.is_file():
+        text = read_text(CACHE)
+        if _sha256(text) == TINY_SHAKESPEARE_SHA256:
+            return text
+        log.warning("%s is damaged: downloading it again", CACHE)
+    text = _download(config.urls, config.timeout)
+    _keep(text)
+    return text
+
+
+def _download(urls: list[str], timeout: float) -> str:
+    failures = []
+    for url in urls:
+        try:
+            raw = _fetch(url, timeout)
+        except (OSError, ValueError, http.client.HTTPException) as error:  # urllib's errors are OSErrors
+            failures.append(f"{url}: {getattr(error, 'reason', None) or error}")
+            continue
+        if hashlib.sha256(raw).hexdigest() == TINY_SHAKESPEARE_SHA256:
+            return raw.decode("utf-8")
+        failures.append(f"{url}: sent {len(raw):,} bytes that are not Tiny Shakespeare")
+    raise CannotBeHad(
+        f"Tiny Shakespeare could not be had ({'; '.join(failures)}): put a copy at {CACHE}, or name one with data.path=FILE"
+    )
+
+
+def _fetch(url: str, timeout: float) -> bytes:
+    """The body at an address, up to the first byte too many.
+
+    A server that falls silent is given up after `timeout` seconds, one that drips after twenty times as many.
+    """
+    deadline = time.monotonic() + 20 * timeout
+    with (
+        urllib.request.urlopen(url, timeout=timeout) as response,
+        tqdm(
+            desc="downloading Tiny Shakespeare",
+            total=TINY_SHAKESPEARE_BYTES,
+            unit="B",
+            unit_scale=True,
+            disable=None,
+            leave=False,
+        ) as bar,
+    ):
+        body = bytearray()
+        while len(body) <= TINY_SHAKESPEARE_BYTES and (piece := response.read(1 << 14)):
+            body += piece
+            bar.update(len(piece))
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"only {len(body):,} bytes after {20 * timeout:.0f} s")
+    return bytes(body)
+
+
+def _keep(text: str) -> None:
+    """Put a checked text in the cache whole or not at all; where that cannot be, this run goes on without."""
+    temporary = CACHE.with_name(f"{CACHE.name}.{os.getpid()}.tmp")
+    try:
+        CACHE.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.write_bytes(text.encode("utf-8"))
+            os.replace(temporary, CACHE)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning(
+            "Tiny Shakespeare could not be kept in %s (%s): the next run will download it again", CACHE, error.strerror
+        )
+
+
+def _refuse_too_short(characters: int, split: int, block_size: int, fraction: float) -> None:
+    found = []
+    if split < block_size + 1:
+        found.append(
+            f"the training part has {split} characters and needs {block_size + 1}, one more than model.block_size={block_size}"
+        )
+    if characters - split < 2:
+        found.append(f"the validation part has {characters - split} and needs 2")
+    if found:
+        raise UserError(
+            f"the text is too short: of its {characters} characters (data.validation_fraction={fraction}) {'; '.join(found)}. "
+            "Give a longer text or a smaller model.block_size"
+        )
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()

@@ -1,0 +1,301 @@
+"""Where texts come from: files in every state, and downloads from a real server that misbehaves."""
+
+import codecs
+import contextlib
+import hashlib
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from configs.schema import TINY_SHAKESPEARE_URLS, DataConfig, UserError
+from data import corpus as texts
+from data import playlet
+from tests.scripts import ROOT, refused, script
+
+TEXT = "é “x” 日 🙂\nsecond line\n" * 20
+
+
+def write(path: Path, raw: bytes) -> DataConfig:
+    path.write_bytes(raw)
+    return DataConfig(name="text", path=str(path))
+
+
+def test_a_byte_order_mark_changes_nothing(tmp_path: Path) -> None:
+    plain = texts.load(write(tmp_path / "a.txt", TEXT.encode()), 8)
+    marked = texts.load(write(tmp_path / "a_bom.txt", codecs.BOM_UTF8 + TEXT.encode()), 8)
+    assert plain.tokenizer.vocabulary == marked.tokenizer.vocabulary == "".join(sorted(set(TEXT)))
+    assert plain.sha256 == marked.sha256 == hashlib.sha256(TEXT.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("line_end", ["\r\n", "\r"])
+def test_line_ends_become_one_kind_and_are_mentioned_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, line_end: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    path = tmp_path / "windows.txt"
+    path.write_bytes(TEXT.replace("\n", line_end).encode())
+    assert texts.read_text(path) == TEXT
+    assert caplog.text.count("read as LF") == 1
+
+
+NOT_UTF8 = {
+    "cp1252": ("It’s here".encode("cp1252"), ["byte 2 is 0x92", "WINDOWS-1252"]),
+    "cp1252 after a mark": (codecs.BOM_UTF8 + "It’s here".encode("cp1252"), ["byte 5 is 0x92"]),
+    "utf-16 little": (codecs.BOM_UTF16_LE + TEXT.encode("utf-16-le"), ["UTF-16", "byte 0", "save it as UTF-8"]),
+    "utf-16 big": (codecs.BOM_UTF16_BE + TEXT.encode("utf-16-be"), ["UTF-16", "byte 0"]),
+    "cut off": ("日".encode()[:2], ["byte 0 is 0xe6"]),
+    "surrogate": (b"ab\xed\xa0\x80", ["byte 2 is 0xed"]),
+    "binary": (bytes(range(256)), ["byte 128 is 0x80"]),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_UTF8)
+def test_another_encoding_is_refused_with_file_offset_and_remedy(tmp_path: Path, kind: str) -> None:
+    raw, words = NOT_UTF8[kind]
+    with pytest.raises(UserError) as error:
+        texts.load(write(tmp_path / "odd.txt", raw), 8)
+    for word in ["odd.txt", "UTF-8", *words]:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "words"), [("missing.txt", "No such file"), (".", "Is a directory")])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        texts.read_text(tmp_path / name)
+
+
+@pytest.mark.parametrize("characters", [0, 1, 2, 8, 9])
+def test_a_text_too_short_is_refused_with_both_numbers(tmp_path: Path, characters: int) -> None:
+    with pytest.raises(UserError) as error:
+        texts.load(write(tmp_path / "short.txt", b"abcdefghi"[:characters]), 8)
+    assert f"the training part has {int(characters * 0.9)} characters and needs 9" in str(error.value)
+    assert ("the validation part has" in str(error.value)) == (characters - int(characters * 0.9) < 2)
+
+
+def test_the_shortest_text_that_is_enough_is_taken(tmp_path: Path) -> None:
+    config = write(tmp_path / "enough.txt", b"abcdefghijk")
+    config.validation_fraction = 0.15
+    assert len(texts.load(config, 8).train) == 9
+    config.validation_fraction = 0.01
+    with pytest.raises(UserError, match="the validation part has 1 and needs 2"):
+        texts.load(config, 8)
+
+
+def test_the_parts_are_the_text_in_order() -> None:
+    corpus = texts.load(DataConfig(name="playlet", characters=5000, validation_fraction=0.2), 8)
+    text, nats = playlet.write(5000)
+    assert corpus.tokenizer.decode(corpus.train) == text[:4000]
+    assert corpus.tokenizer.decode(corpus.validation) == text[4000:]
+    assert corpus.floor == pytest.approx(nats[4001:].mean(), abs=1e-12)
+    assert corpus.identity() == {
+        "name": "playlet",
+        "sha256": corpus.sha256,
+        "characters": 5000,
+        "vocab_size": len(set(text)),
+    }
+
+
+@pytest.mark.parametrize("locale", [{}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}])
+def test_texts_are_utf8_in_every_locale(tmp_path: Path, locale: dict[str, str]) -> None:
+    (tmp_path / "text.txt").write_bytes(TEXT.encode())
+    small = ("debug=smoke", "trainer.max_steps=1", "model.block_size=8")
+    result = script("train.py", "data=text", "data.path=text.txt", *small, "hydra.run.dir=run", cwd=tmp_path, **locale)
+    assert result.returncode == 0, result.stderr
+    assert f"{len(set(TEXT))} distinct" in result.stderr
+    for name in ("config.yaml", "train.log", "samples.txt", "summary.json"):
+        (tmp_path / "run" / name).read_text(encoding="utf-8")
+    assert script("sample.py", "checkpoint=run", "prompt=é “x” 日 🙂", cwd=tmp_path, **locale).returncode == 0
+
+
+@pytest.mark.slow
+def test_memory_stays_a_small_multiple_of_the_text(tmp_path: Path) -> None:
+    size = 50_000_000
+    (tmp_path / "big.txt").write_text(playlet.write(100_000)[0] * (size // 100_000), encoding="utf-8")
+    program = (
+        "import resource; from configs.schema import DataConfig;"
+        "from data import corpus; from data.ngrams import baseline_losses;"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
+        "c = corpus.load(DataConfig(name='text', path='big.txt'), 64);"
+        "loaded = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
+        "baseline_losses(c.train, c.validation, c.tokenizer.vocab_size, highest=2);"
+        "print(loaded - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loading, counting = (int(kilobytes) * 1024 / size for kilobytes in result.stdout.split())
+    assert loading < 5
+    assert counting < 40
+
+
+# Tiny Shakespeare: the real download code against a real server.
+
+
+class Server(BaseHTTPRequestHandler):
+    """Serves `body`, or misbehaves in the way that the path names."""
+
+    body = b""
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        type(self).asked.append(self.path)
+        if self.path == "/404":
+            self.send_error(404)
+            return
+        if self.path == "/silent":
+            time.sleep(3)
+            return
+        body = {"/page": b"<html>please log in</html>", "/endless": self.body + b"x" * 10_000_000}.get(
+            self.path, self.body
+        )
+        self.send_response(200)
+        if self.path != "/endless":
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        with contextlib.suppress(ConnectionError):
+            self.wfile.write(body[: len(body) // 2] if self.path == "/cut" else body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A server of a stand-in for Tiny Shakespeare, and a cache folder that is not the user's."""
+    Server.body, Server.asked = b"First Citizen:\nSpeak, speak.\n" * 1000, []
+    monkeypatch.delenv("TINY_SHAKESPEARE", raising=False)
+    monkeypatch.setattr(texts, "CACHE", tmp_path / "cache" / "tiny_shakespeare.txt")
+    monkeypatch.setattr(texts, "TINY_SHAKESPEARE_SHA256", hashlib.sha256(Server.body).hexdigest())
+    monkeypatch.setattr(texts, "TINY_SHAKESPEARE_BYTES", len(Server.body))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+
+
+def test_a_download_is_kept_and_not_repeated(server: str) -> None:
+    config = DataConfig(urls=[f"{server}/good"])
+    assert texts.tiny_shakespeare(config).encode() == Server.body
+    assert texts.CACHE.read_bytes() == Server.body
+    assert texts.tiny_shakespeare(config).encode() == Server.body
+    assert Server.asked == ["/good"]
+    assert list(texts.CACHE.parent.iterdir()) == [texts.CACHE]
+
+
+BAD = {
+    "/404": "Not Found",
+    "/page": "26 bytes that are not",
+    "/cut": "that are not",
+    "/endless": "that are not",
+    "/silent": "timed out",
+}
+
+
+@pytest.mark.parametrize("path", BAD)
+def test_what_is_not_the_text_never_becomes_the_corpus(server: str, path: str) -> None:
+    with pytest.raises(texts.CannotBeHad) as error:
+        texts.tiny_shakespeare(DataConfig(urls=[server + path], timeout=1))
+    assert BAD[path] in str(error.value)
+    assert not texts.CACHE.exists()
+
+
+def test_mirrors_are_tried_in_order(server: str) -> None:
+    texts.tiny_shakespeare(DataConfig(urls=[f"{server}/404", f"{server}/page", f"{server}/good", f"{server}/never"]))
+    assert Server.asked == ["/404", "/page", "/good"]
+
+
+def test_nobody_listening_is_said_with_every_address(server: str) -> None:
+    urls = ["http://127.0.0.1:9/a", "nonsense", "ftp://127.0.0.1:9/b"]
+    with pytest.raises(texts.CannotBeHad) as error:
+        texts.tiny_shakespeare(DataConfig(urls=urls, timeout=1))
+    assert all(url in str(error.value) for url in urls)
+
+
+def test_a_damaged_cache_is_replaced(server: str, caplog: pytest.LogCaptureFixture) -> None:
+    texts.CACHE.parent.mkdir()
+    texts.CACHE.write_bytes(Server.body[:100])
+    assert texts.tiny_shakespeare(DataConfig(urls=[f"{server}/good"])).encode() == Server.body
+    assert texts.CACHE.read_bytes() == Server.body
+    assert "damaged" in caplog.text
+
+
+def test_without_room_for_a_cache_the_text_is_used_all_the_same(server: str, caplog: pytest.LogCaptureFixture) -> None:
+    texts.CACHE.parent.write_text("a file where the folder should be")
+    assert texts.tiny_shakespeare(DataConfig(urls=[f"{server}/good"])).encode() == Server.body
+    assert "could not be kept" in caplog.text
+
+
+def test_a_named_copy_is_taken_first_and_must_be_the_text(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "copy.txt").write_bytes(Server.body.replace(b"\n", b"\r\n"))
+    (tmp_path / "other.txt").write_bytes(b"another text")
+    monkeypatch.setenv("TINY_SHAKESPEARE", str(tmp_path / "copy.txt"))
+    assert texts.tiny_shakespeare(DataConfig()).encode() == Server.body
+    with pytest.raises(UserError, match=r"other.txt is not Tiny Shakespeare.*data=text"):
+        texts.tiny_shakespeare(DataConfig(path=str(tmp_path / "other.txt")))
+    assert Server.asked == []
+
+
+def test_the_real_text_is_the_one_that_is_checked_for(tiny_shakespeare_path: Path) -> None:
+    corpus = texts.load(DataConfig(path=str(tiny_shakespeare_path)), 64)
+    assert corpus.identity() == {
+        "name": "tiny_shakespeare",
+        "sha256": "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+        "characters": 1_115_394,
+        "vocab_size": 65,
+    }
+    assert texts.TINY_SHAKESPEARE_BYTES == 1_115_394
+    assert TINY_SHAKESPEARE_URLS[0].endswith("char-rnn/master/data/tinyshakespeare/input.txt")
+
+
+# Without a network, on the command line. The cache and the network of this machine must not matter.
+
+OFFLINE = ("data.urls=[http://127.0.0.1:9/nobody]", "data.timeout=1")
+
+
+@pytest.fixture
+def no_cache() -> Iterator[None]:
+    """The checkout's own cache, put aside for a test."""
+    aside = texts.CACHE.with_name("aside.txt")
+    present = texts.CACHE.exists()
+    if present:
+        texts.CACHE.rename(aside)
+    yield
+    if present:
+        aside.rename(texts.CACHE)
+
+
+@pytest.mark.usefixtures("no_cache")
+def test_a_plain_run_without_network_trains_on_the_playlet_and_says_so_twice(tmp_path: Path) -> None:
+    small = ("debug=smoke", "data=tiny_shakespeare", "trainer.max_steps=2", "trainer.sample_length=0")
+    result = script("train.py", *small, *OFFLINE, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert (
+        result.stderr.count("NOT Tiny Shakespeare: Tiny Shakespeare could not be had (http://127.0.0.1:9/nobody") == 2
+    )
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.endswith("_gpt_playlet")
+    assert "name: playlet" in (folder / "config.yaml").read_text()
+    assert '"name": "playlet"' in (folder / "summary.json").read_text()
+
+
+@pytest.mark.usefixtures("no_cache")
+@pytest.mark.parametrize("how", [("data.fallback=null",), ("-m", "seed=1,2")])
+def test_where_nobody_watches_the_wrong_text_is_an_error(tmp_path: Path, how: tuple[str, ...]) -> None:
+    refused(
+        script("train.py", "debug=smoke", "data=tiny_shakespeare", *OFFLINE, *how, cwd=tmp_path), "could not be had"
+    )
+    assert not (tmp_path / "runs").exists()
