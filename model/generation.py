@@ -1,0 +1,68 @@
+"""From logits to text: the distribution of the next character, its filters, and a stream of drawn characters."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from model.language_model import LanguageModel
+
+
+def next_distribution(
+    logits: Tensor, temperature: float, top_k: int | None = None, top_p: float | None = None
+) -> Tensor:
+    """Probabilities (V,) in float64 of the next character, from its logits (V,).
+
+    temperature 0 puts everything on the likeliest character. top_k keeps that many likeliest characters; top_p then
+    keeps the fewest likeliest ones that together hold that share (Holtzman et al., 2020). What is left sums to one.
+    Ties go to the character with the lower id. Raises ValueError for logits that are not finite.
+    """
+    logits = logits.detach().to("cpu", torch.float64)  # the draw must be the same on every device
+    if not bool(torch.isfinite(logits).all()):
+        raise ValueError("the model gave logits that are not finite numbers: its weights are damaged")
+    order = torch.sort(logits, descending=True, stable=True).indices
+    if temperature == 0:
+        kept = order[:1]
+    else:
+        ranked = ((logits - logits.max()) / temperature)[order].softmax(0)
+        count = min(top_k or len(ranked), len(ranked))
+        if top_p is not None:
+            ranked_kept = ranked[:count] / ranked[:count].sum()
+            before = ranked_kept.cumsum(0) - ranked_kept  # the share held by likelier characters
+            count = max(1, int((before < top_p).sum()))
+        kept = order[:count]
+    probabilities = torch.zeros_like(logits)
+    if temperature == 0:
+        probabilities[kept] = 1.0
+    else:
+        probabilities[kept] = ranked[: len(kept)] / ranked[: len(kept)].sum()
+    return probabilities
+
+
+@torch.no_grad()
+def generate(
+    model: LanguageModel,
+    ids: Tensor,
+    length: int,
+    generator: torch.Generator,
+    temperature: float = 0.8,
+    top_k: int | None = None,
+    top_p: float | None = None,
+) -> Iterator[int]:
+    """Yield `length` new character ids, one by one as they are drawn, after the prompt ids (P,), P at least 1.
+
+    Each character is drawn from what the model says of the last block_size characters. All randomness comes from
+    `generator`, which lives on the CPU.
+    """
+    device = next(model.parameters()).device
+    window = ids[-model.config.block_size :].to(device).long()
+    was_training = model.training
+    model.eval()
+    try:
+        for _ in range(length):
+            probabilities = next_distribution(model(window[None])[0, -1], temperature, top_k, top_p)
+            drawn = torch.multinomial(probabilities, 1, generator=generator)
+            yield int(drawn)
+            window = torch.cat((window, drawn.to(device)))[-model.config.block_size :]
+    finally:
+        model.train(was_training)

@@ -1,0 +1,146 @@
+"""The language model: a bigram table plus a stack of attention blocks, from character ids to next-character logits.
+
+    x      = token embedding (+ positions) (+ embeddings of the previous n_previous characters)
+    x      = x + attention(norm(x)), then x + feed_forward(norm(x)), for each block
+    logits = head(norm(x)) + bigram[ids]
+
+Every rung of the ladder, from `model=bigram` to `model=gpt`, is this one class with other sizes.
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from configs.schema import ModelConfig
+from model.attention import MultiHeadAttention, check_length
+
+
+class LanguageModel(nn.Module):
+    """ids (B, T) -> logits (B, T, V) of the character after each position; T at most block_size.
+
+    Every output projection starts at zero: before training the logits are those of the bigram table alone, and each
+    block is the identity.
+    """
+
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+        super().__init__()
+        self.config = config
+        self.vocab_size = vocab_size
+        self.bigram = nn.Embedding(vocab_size, vocab_size) if config.bigram else None
+        if self.bigram is not None:
+            nn.init.zeros_(self.bigram.weight)
+        self.stream = Stream(config, vocab_size) if config.n_layer else None
+
+    def forward(self, ids: Tensor) -> Tensor:
+        check_length(ids.size(1), self.config.block_size)
+        if self.stream is None:
+            assert self.bigram is not None  # the schema refuses a model with neither
+            return self.bigram(ids)
+        logits = self.stream(ids)
+        return logits if self.bigram is None else logits + self.bigram(ids)
+
+    def sizes(self) -> dict[str, Any]:
+        """What it takes to build this model again: the plain values of its ModelConfig and vocab_size."""
+        return {**asdict(self.config), "vocab_size": self.vocab_size}
+
+    def parameter_counts(self) -> dict[str, int]:
+        """Trained numbers by part, in the order in which data meets them; the parts sum to the whole."""
+        counts = dict.fromkeys(("embeddings", "attention", "feed-forward", "head", "bigram table"), 0)
+        for name, parameter in self.named_parameters():
+            part = next(part for pattern, part in _PARTS.items() if pattern in name)
+            counts[part] += parameter.numel()
+        return counts
+
+
+_PARTS = {
+    "embedding": "embeddings",
+    "attention": "attention",
+    "feed_forward": "feed-forward",
+    "head": "head",
+    "bigram": "bigram table",
+}
+
+
+class Stream(nn.Module):
+    """Embeddings, blocks and head: ids (B, T) -> logits (B, T, V)."""
+
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+        super().__init__()
+        self.norm = config.norm
+        self.token_embedding = nn.Embedding(vocab_size, config.n_embd)
+        self.previous_embeddings = nn.ModuleList(
+            nn.Embedding(vocab_size, config.n_embd) for _ in range(config.n_previous)
+        )
+        learned = config.positions == "learned"
+        self.position_embedding = nn.Embedding(config.block_size, config.n_embd) if learned else None
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.head = nn.Linear(config.n_embd, vocab_size, bias=False)
+        for module in self.modules():
+            if isinstance(module, nn.Embedding):
+                nn.init.normal_(module.weight, std=0.5)
+        nn.init.zeros_(self.head.weight)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.token_embedding(ids)  # (B, T, C)
+        for distance, embedding in enumerate(self.previous_embeddings, start=1):
+            # Position t hears the character `distance` before it; the first positions of a window have none.
+            x = x + F.pad(embedding(ids[:, :-distance]), (0, 0, min(distance, ids.size(1)), 0))
+        if self.position_embedding is not None:
+            x = x + self.position_embedding.weight[: ids.size(1)]
+        x = self.dropout(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(normalised(x, self.norm))
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + feed_forward(norm(x)): (B, T, C) -> (B, T, C)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.norm = config.norm
+        self.attention = MultiHeadAttention(
+            config.n_embd,
+            config.n_head,
+            config.head_size,
+            config.block_size,
+            config.dropout,
+            rotary=config.positions == "rotary",
+            qk_norm=config.qk_norm,
+            uniform=config.attention == "uniform",
+        )
+        nn.init.zeros_(self.attention.projection.weight)
+        self.feed_forward = FeedForward(config.n_embd, config.activation) if config.feed_forward else None
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.dropout(self.attention(normalised(x, self.norm)))
+        if self.feed_forward is not None:
+            x = x + self.dropout(self.feed_forward(normalised(x, self.norm)))
+        return x
+
+
+class FeedForward(nn.Module):
+    """Widen four times, activate, narrow again, each character by itself: (B, T, C) -> (B, T, C)."""
+
+    def __init__(self, n_embd: int, activation: str) -> None:
+        super().__init__()
+        self.activation = activation
+        self.widen = nn.Linear(n_embd, 4 * n_embd, bias=False)
+        self.narrow = nn.Linear(4 * n_embd, n_embd, bias=False)
+        nn.init.zeros_(self.narrow.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.widen(x)
+        if self.activation == "gelu":
+            return self.narrow(F.gelu(hidden))
+        positive = F.relu(hidden)
+        return self.narrow(positive.square() if self.activation == "squared_relu" else positive)
+
+
+def normalised(x: Tensor, norm: str) -> Tensor:
+    """Each row of (..., C) with mean 0 and variance 1 (layer_norm), or with a mean square of 1 (rms_norm)."""
+    return F.layer_norm(x, (x.size(-1),)) if norm == "layer_norm" else F.rms_norm(x, (x.size(-1),))

@@ -1,0 +1,192 @@
+"""The model: causal to the bit on every rung of the ladder, honest at its start, and its parts add up."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from torch import nn
+
+from configs.command_line import CONFIGS, CommandLine
+from configs.schema import ModelConfig, TrainConfig
+from model.language_model import FeedForward, LanguageModel, normalised
+
+V = 11
+
+
+def rungs() -> dict[str, ModelConfig]:
+    """Every rung and its variants, shrunk."""
+    CommandLine("train", TrainConfig, "")
+    found: dict[str, ModelConfig] = {}
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        for name in ("bigram", "average", "head", "multihead", "gpt"):
+            config = OmegaConf.to_object(compose("train", [f"model={name}"]).model)
+            assert isinstance(config, ModelConfig)
+            found[name] = replace(config, block_size=12, n_embd=10, head_size=4, n_layer=min(config.n_layer, 2))
+    gpt = found["gpt"]
+    for field, choices in {
+        "positions": ("learned", "none"),
+        "norm": ("rms_norm",),
+        "activation": ("gelu", "relu"),
+        "qk_norm": (False,),
+        "bigram": (False,),
+        "n_previous": (0, 1, 30),
+        "feed_forward": (False,),
+    }.items():
+        for choice in choices:
+            changed: dict[str, Any] = {field: choice}
+            found[f"gpt, {field}={choice}"] = replace(gpt, **changed)
+    return found
+
+
+RUNGS = rungs()
+
+
+def woken(config: ModelConfig) -> LanguageModel:
+    """A model whose every weight matters: zeros replaced by random numbers."""
+    torch.manual_seed(0)
+    model = LanguageModel(config, V)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_(std=0.3)
+    return model.eval()
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_the_future_never_changes_the_past(rung: str) -> None:
+    model = woken(RUNGS[rung])
+    ids = torch.randint(V, (3, 12))
+    logits = model(ids)
+    for t in range(1, 12):
+        changed = ids.clone()
+        changed[:, t] = (changed[:, t] + 1) % V
+        after = model(changed)
+        assert torch.equal(after[:, :t], logits[:, :t])
+        assert not torch.equal(after[:, t], logits[:, t])
+
+
+@pytest.mark.parametrize("rung", [rung for rung in RUNGS if rung != "bigram"])
+def test_the_past_reaches_every_later_position(rung: str) -> None:
+    model = woken(RUNGS[rung])
+    ids = torch.randint(V, (1, 12))
+    changed = ids.clone()
+    changed[0, 0] = (changed[0, 0] + 1) % V
+    differs = (model(changed) != model(ids)).any(-1)[0]
+    assert bool(differs.all())
+
+
+def test_the_bigram_hears_the_last_character_alone() -> None:
+    model = woken(RUNGS["bigram"])
+    assert model.bigram is not None
+    ids = torch.randint(V, (2, 12))
+    assert torch.equal(model(ids), model.bigram.weight[ids])
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_before_training_the_logits_are_the_bigram_table(rung: str) -> None:
+    model = LanguageModel(RUNGS[rung], V)
+    table = torch.randn(V, V)
+    if model.bigram is not None:
+        model.bigram.weight.data.copy_(table)
+    ids = torch.randint(V, (2, 12))
+    assert torch.equal(model(ids), table[ids] if model.bigram is not None else torch.zeros(2, 12, V))
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_every_weight_learns(rung: str) -> None:
+    model = woken(RUNGS[rung])
+    ids = torch.randint(V, (8, 12))
+    F.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
+    for name, weight in model.named_parameters():
+        if "previous_embeddings" in name and int(name.split(".")[2]) >= 11:
+            continue  # farther back than the window reaches
+        assert weight.grad is not None, name
+        assert float(weight.grad.abs().max()) > 0, name
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_the_parts_sum_to_the_whole(rung: str) -> None:
+    model = LanguageModel(RUNGS[rung], V)
+    assert sum(model.parameter_counts().values()) == sum(weight.numel() for weight in model.parameters())
+
+
+def test_part_counts_by_hand() -> None:
+    config = ModelConfig(block_size=8, n_layer=2, n_head=3, head_size=4, n_embd=10, n_previous=2, positions="learned")
+    assert LanguageModel(config, V).parameter_counts() == {
+        "embeddings": V * 10 * 3 + 8 * 10,
+        "attention": 2 * (10 * 3 * 12 + 12 * 10),
+        "feed-forward": 2 * (2 * 10 * 40),
+        "head": 10 * V,
+        "bigram table": V * V,
+    }
+
+
+def test_embeddings_of_previous_characters_are_the_formula() -> None:
+    model = woken(replace(RUNGS["gpt"], n_previous=3, positions="none"))
+    assert model.stream is not None
+    stream = model.stream
+    ids = torch.randint(V, (1, 5))
+    seen: list[torch.Tensor] = []
+    stream.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    model(ids)
+    for t in range(5):
+        expected = stream.token_embedding.weight[ids[0, t]].clone()
+        for distance in (1, 2, 3):
+            if t >= distance:
+                expected += cast(nn.Embedding, stream.previous_embeddings[distance - 1]).weight[ids[0, t - distance]]
+        assert torch.allclose(seen[0][0, t], expected, atol=1e-6)
+
+
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "gelu": lambda x: x * 0.5 * (1 + torch.erf(x / 2**0.5)),
+    "relu": lambda x: x.clamp(min=0),
+    "squared_relu": lambda x: x.clamp(min=0) ** 2,
+}
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations_are_their_formulas(activation: str) -> None:
+    model = woken(replace(RUNGS["gpt"], activation=activation))
+    assert model.stream is not None
+    part = cast(FeedForward, model.stream.blocks[0].feed_forward)
+    x = torch.randn(4, 10)
+    expected = ACTIVATIONS[activation](x @ part.widen.weight.T) @ part.narrow.weight.T
+    assert torch.allclose(part(x), expected, atol=1e-5)
+
+
+def test_norms_are_their_formulas() -> None:
+    x = torch.randn(4, 10) * 3 + 1
+    centred = x - x.mean(-1, keepdim=True)
+    layer = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    root = x / x.square().mean(-1, keepdim=True).sqrt()
+    assert torch.allclose(normalised(x, "layer_norm"), layer, atol=1e-5)
+    assert torch.allclose(normalised(x, "rms_norm"), root, atol=1e-5)
+
+
+def test_dropout_is_heard_in_training_only() -> None:
+    model = woken(replace(RUNGS["gpt"], dropout=0.5))
+    ids = torch.randint(V, (2, 12))
+    assert torch.equal(model(ids), model(ids))
+    model.train()
+    assert not torch.equal(model(ids), model(ids))
+
+
+def test_a_window_that_is_too_long_is_refused() -> None:
+    for rung in ("bigram", "gpt"):
+        with pytest.raises(ValueError, match="13 characters, but block_size is 12"):
+            LanguageModel(RUNGS[rung], V)(torch.zeros(1, 13, dtype=torch.long))
+
+
+def test_sizes_build_the_same_model_again() -> None:
+    model = woken(RUNGS["gpt"])
+    sizes = model.sizes()
+    again = LanguageModel(
+        ModelConfig(**{key: value for key, value in sizes.items() if key != "vocab_size"}), sizes["vocab_size"]
+    )
+    again.load_state_dict(model.state_dict())
+    ids = torch.randint(V, (2, 12))
+    assert torch.equal(again.eval()(ids), model(ids))
