@@ -1,0 +1,179 @@
+"""Checkpoints: whole or not there, plain inside, and every other file refused without running anything in it."""
+
+import errno
+import os
+import pickle
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from configs.schema import TrainConfig, UserError
+from data.corpus import Corpus
+from training import checkpoint as checkpoints
+from training.run import Run
+
+
+@pytest.fixture
+def run(small_config: TrainConfig, corpus: Corpus, tmp_path: Path) -> Iterator[Run]:
+    run = Run(small_config, corpus, tmp_path)
+    yield run
+    run.tracker.close()
+
+
+KEYS = {
+    "format",
+    "model",
+    "sizes",
+    "vocabulary",
+    "corpus",
+    "config",
+    "step",
+    "best",
+    "seconds",
+    "optimizer",
+    "random",
+    "versions",
+}
+
+
+def test_a_checkpoint_holds_everything_and_nothing_but_plain_types(trained: Path) -> None:
+    program = (
+        "import sys, torch; c = torch.load(sys.argv[1], weights_only=True);"
+        "assert not {'hydra', 'omegaconf', 'training', 'model', 'configs'} & set(sys.modules); print(sorted(c))"
+    )
+    for name in ("last.pt", "best.pt"):
+        command = [sys.executable, "-c", program, str(trained / name)]
+        result = subprocess.run(command, cwd=trained, capture_output=True, text=True, check=True)
+        assert result.stdout.strip() == str(sorted(KEYS))
+    last, best = checkpoints.load(trained / "last.pt"), checkpoints.load(trained / "best.pt")
+    assert best["optimizer"] is None
+    assert best["random"] is None
+    assert last["optimizer"]["state"]
+    assert last["step"] == 20
+    assert last["corpus"]["name"] == "playlet"
+    assert last["config"]["data"]["name"] == "playlet"
+    assert not any("_orig_mod" in name or "module." in name for name in last["model"])
+    assert (trained / "best.pt").stat().st_size < (trained / "last.pt").stat().st_size / 2
+
+
+def test_the_model_comes_back(run: Run) -> None:
+    path = run.folder / "last.pt"
+    run.save("last.pt")
+    again = checkpoints.model_from(checkpoints.load(path), path)
+    ids = torch.randint(run.model.vocab_size, (2, 16))
+    assert torch.equal(again(ids), run.model(ids))
+
+
+class Bomb:
+    """What a crafted file would hold: unpickling it makes a marker."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch '{self.marker}'",)
+
+
+def bad_files(folder: Path, good: bytes) -> dict[str, Path]:
+    """Files that are no checkpoints, each in its own way."""
+    content = torch.load(folder / "last.pt", weights_only=True)
+    odd: dict[str, Any] = {
+        "bomb": {**content, "versions": Bomb(folder / "marker")},
+        "a list": [1, 2, 3],
+        "no keys": {"format": 1},
+        "newer": {**content, "format": 2},
+        "no number": {**content, "format": "1"},
+    }
+    files = {name: folder / f"{name}.pt" for name in odd}
+    for name, path in files.items():
+        torch.save(odd[name], path)
+    raw = {
+        "empty": b"",
+        "text": b"To be, or not to be",
+        "half": good[: len(good) // 2],
+        "zeros": bytes(len(good)),
+        "plain pickle bomb": pickle.dumps(Bomb(folder / "marker")),
+    }
+    for name, data in raw.items():
+        files[name] = folder / f"{name}.pt"
+        files[name].write_bytes(data)
+    return files
+
+
+def test_what_is_no_checkpoint_is_refused_and_runs_nothing(run: Run) -> None:
+    run.save("last.pt")
+    for name, path in bad_files(run.folder, (run.folder / "last.pt").read_bytes()).items():
+        with pytest.raises(UserError) as error:
+            checkpoints.load(path)
+        assert str(path) in str(error.value), name
+        assert "\n" not in str(error.value), name
+    assert not (run.folder / "marker").exists()
+
+
+def test_the_bomb_would_go_off_in_an_unsafe_loader(run: Run) -> None:
+    run.save("last.pt")
+    path = bad_files(run.folder, b"")["bomb"]
+    torch.load(path, weights_only=False)
+    assert (run.folder / "marker").exists()
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.pt: No such file"):
+        checkpoints.load(tmp_path / "none.pt")
+
+
+DAMAGE: dict[str, Any] = {
+    "other sizes": lambda c: c["sizes"].update(n_embd=32),
+    "unknown size": lambda c: c["sizes"].update(depth=3),
+    "no such kind": lambda c: c["sizes"].update(n_embd="wide"),
+    "other vocabulary": lambda c: c.update(vocabulary=c["vocabulary"][:-1]),
+    "missing weight": lambda c: c["model"].popitem(),
+    "not finite": lambda c: c["model"]["bigram.weight"].fill_(float("nan")),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_weights_that_do_not_belong_are_refused(run: Run, damage: str) -> None:
+    run.save("last.pt")
+    checkpoint = checkpoints.load(run.folder / "last.pt")
+    DAMAGE[damage](checkpoint)
+    with pytest.raises(UserError, match=r"last\.pt"):
+        checkpoints.model_from(checkpoint, run.folder / "last.pt")
+
+
+def test_a_full_disk_leaves_the_file_before(run: Run) -> None:
+    run.save("last.pt")
+    before = (run.folder / "last.pt").read_bytes()
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))  # no file may grow above this
+    try:
+        with pytest.raises(UserError) as error:
+            run.save("last.pt")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert "last.pt" in str(error.value)
+    assert os.strerror(errno.EFBIG) in str(error.value)
+    assert (run.folder / "last.pt").read_bytes() == before
+    assert not list(run.folder.glob("*.tmp")) + list(run.folder.glob(".*.tmp"))
+
+
+def test_a_vanished_folder_is_named(run: Run) -> None:
+    shutil.rmtree(run.folder)
+    with pytest.raises(UserError, match=r"last\.pt: No such file or directory"):
+        run.save("last.pt")
+    run.folder.mkdir()
+
+
+def test_random_states_come_back() -> None:
+    cpu = torch.device("cpu")
+    state = checkpoints.random_state(cpu)
+    drawn = torch.rand(3)
+    checkpoints.restore_random_state(state, cpu)
+    assert torch.equal(torch.rand(3), drawn)

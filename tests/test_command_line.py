@@ -1,0 +1,161 @@
+"""The command line as people type it: help at once, presets that run, sweeps, and folders that belong to one run."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from configs.command_line import CONFIGS, CommandLine, _new_folder
+from configs.overrides import yaml_groups
+from configs.schema import SampleConfig, TrainConfig, options, problems
+from tests.scripts import ROOT, SMALL, environment, refused, script, start
+
+
+@pytest.mark.parametrize(("name", "schema"), [("train", TrainConfig), ("sample", SampleConfig)])
+def test_help_names_commands_groups_and_every_option(tmp_path: Path, name: str, schema: type) -> None:
+    result = script(f"{name}.py", "--help", cwd=tmp_path)
+    assert result.returncode == 0
+    lines = result.stdout.splitlines()
+    assert f"python {name}.py" in "\n".join(lines[:6])
+    for key, metadata in options(schema).items():
+        (line,) = [line for line in lines if line.strip().startswith(f"{key}=")]
+        assert metadata["help"] in line
+    if name == "train":
+        for group, choices in yaml_groups(CONFIGS).items():
+            assert f"  {group}={'|'.join(choices)}" in lines
+    assert max(map(len, lines)) <= 130
+
+
+QUICK = {
+    "help": ["--help"],
+    "a display": ["--cfg", "job"],
+    "a display with options": ["--cfg", "job", "model=head", "data.path=a b=c.txt"],
+    "completion": ["-sc", "query=bash"],
+    "a refusal": ["learning_rat=1"],
+}
+
+
+@pytest.mark.parametrize("what", QUICK)
+def test_answers_need_no_torch_and_write_nothing(tmp_path: Path, what: str) -> None:
+    program = (
+        "import atexit, os, runpy, sys; sys.path.insert(0, os.path.dirname(sys.argv[1])); sys.argv = sys.argv[1:];"
+        "atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr));"
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    command = [sys.executable, "-c", program, str(ROOT / "train.py"), *QUICK[what]]
+    env = environment(COMP_LINE="train.py model.block", COMP_POINT="20")
+    result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert result.returncode == (2 if what == "a refusal" else 0), result.stderr
+    assert result.stderr.splitlines()[-1] == "False"
+    assert not list(tmp_path.iterdir())
+    if what == "completion":
+        assert "model.block_size=" in result.stdout
+
+
+def test_a_display_is_what_would_run(tmp_path: Path) -> None:
+    result = script("train.py", "--cfg", "job", "model=head", "data.path=a b=c.txt", "seed=3", cwd=tmp_path)
+    shown = OmegaConf.create(result.stdout)
+    assert (shown.model.name, shown.data.path, shown.seed) == ("head", "a b=c.txt", 3)
+
+
+def test_all_problems_come_at_once_without_a_traceback(tmp_path: Path) -> None:
+    wrong = [
+        "learning_rat=1",
+        "trainer.max_steps=1.5",
+        "trainer.batch_size=0",
+        "model=gpt2",
+        "--lr=3",
+        "model.dropout=2",
+        "x y",
+    ]
+    result = script("train.py", *wrong, "model.n_layer=1", cwd=tmp_path)
+    refused(result, *(argument.split("=")[0] for argument in wrong))
+    assert len(result.stderr.splitlines()) == len(wrong)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_flag_that_does_not_exist_is_translated(tmp_path: Path) -> None:
+    refused(script("train.py", "--batch_size=32", cwd=tmp_path), "without dashes; did you mean trainer.batch_size?")
+
+
+PRESETS = [f"{group}={choice}" for group in ("model", "experiment", "debug") for choice in yaml_groups(CONFIGS)[group]]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_is_sound(preset: str) -> None:
+    CommandLine("train", TrainConfig, "")
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        config = OmegaConf.to_object(compose("train", [preset]))
+    assert problems(config) == []
+
+
+def test_every_rung_of_the_ladder_runs_in_one_sweep_and_each_has_its_folder(tmp_path: Path) -> None:
+    ladder = "model=bigram,average,head,multihead,gpt"
+    result = script("train.py", "-m", *SMALL, "trainer.max_steps=2", ladder, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    (sweep,) = (tmp_path / "runs").iterdir()
+    assert sweep.name.endswith("_sweep")
+    jobs = sorted(path for path in sweep.iterdir() if path.is_dir())
+    assert [job.name for job in jobs] == [
+        f"{number}_{model}_playlet" for number, model in enumerate(("bigram", "average", "head", "multihead", "gpt"))
+    ]
+    for job in jobs:
+        assert json.loads((job / "summary.json").read_text())["status"] == "finished"
+        assert (job / "train.log").read_text().count("run folder") == 1  # each job logs to its own file alone
+
+
+def test_a_job_that_fails_does_not_take_the_others_down(tmp_path: Path) -> None:
+    options = ("-m", *SMALL, "trainer.max_steps=4", "trainer.eval_interval=1", "optimizer.warmup_steps=0")
+    result = script("train.py", *options, "optimizer.lr=1e30,0.001", cwd=tmp_path)
+    refused(result, "1 jobs of the sweep failed", "job 0 (", "optimizer.lr=1e+30", "not a finite number")
+    statuses = [json.loads(path.read_text())["status"] for path in sorted((tmp_path / "runs").glob("*/*/summary.json"))]
+    assert statuses == ["diverged", "finished"]
+
+
+def test_a_sweep_is_checked_before_its_first_job(tmp_path: Path) -> None:
+    result = script("train.py", "-m", *SMALL, "trainer.batch_size=4,6", "trainer.grad_accumulation=2,4", cwd=tmp_path)
+    refused(result, "trainer.batch_size=6 cannot be cut into trainer.grad_accumulation=4 equal parts")
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_runs_in_the_same_second_have_a_folder_each(tmp_path: Path) -> None:
+    same = "hydra.job.name=same"
+    processes = [start("train.py", *SMALL, "trainer.max_steps=2", same, cwd=tmp_path) for _ in range(2)]
+    for process in processes:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+    folders = list((tmp_path / "runs").iterdir())
+    assert len(folders) == 2
+    for folder in folders:
+        assert (folder / "train.log").read_text().count("run folder") == 1
+
+
+def test_a_folder_that_holds_a_run_is_not_used_again(trained: Path) -> None:
+    before = {path.name: path.read_bytes() for path in trained.iterdir()}
+    result = script("train.py", *SMALL, f"hydra.run.dir={trained}", cwd=trained.parents[1])
+    refused(result, "holds a run already", f"resume={trained}")
+    assert {path.name: path.read_bytes() for path in trained.iterdir()} == before
+
+
+def test_a_taken_name_gets_a_number(tmp_path: Path) -> None:
+    wanted = tmp_path / "runs" / "x"
+    assert [_new_folder(wanted).name for _ in range(3)] == ["x", "x_2", "x_3"]
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file in the way")
+    refused(script("train.py", *SMALL, cwd=tmp_path), "runs")
+
+
+def test_a_local_file_holds_what_only_this_machine_needs(tmp_path: Path) -> None:
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local" / "default.yaml").write_text("# @package _global_\ntrainer:\n  batch_size: 3\n")
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\nseed: 9\n")
+    result = script("train.py", "--config-dir", str(tmp_path), "--cfg", "job", "experiment=mine", cwd=tmp_path)
+    shown = OmegaConf.create(result.stdout)
+    assert (shown.trainer.batch_size, shown.seed) == (3, 9)

@@ -1,0 +1,103 @@
+"""Devices and precisions: what is here works, what is not is refused by name, and fallbacks are said."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from configs.schema import TrainerConfig, UserError
+from tests.scripts import SMALL, refused, script
+from training.device import choose_device, choose_setup, compiled
+
+HAS_CUDA = torch.cuda.is_available()
+
+
+def test_auto_finds_a_device_and_says_why() -> None:
+    setup = choose_setup(TrainerConfig(threads=1))
+    assert setup.device.type in ("cpu", "cuda", "mps")
+    for word in (f"device {setup.device}", "precision", "threads 1 (as asked)"):
+        assert word in setup.reasons
+    assert torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize("name", ["gpu", "cpu:x", "", "cuda:-1", "cuda:x"])
+def test_an_unknown_device_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match=f"device={name} is no device"):
+        choose_device(name)
+
+
+@pytest.mark.skipif(HAS_CUDA, reason="a GPU is here")
+def test_a_gpu_that_is_not_here_is_refused(tmp_path: Path) -> None:
+    for name in ("cuda", "cuda:3"):
+        with pytest.raises(UserError, match=f"device={name}: torch finds no CUDA GPU here. Use device=auto"):
+            choose_device(name)
+    refused(
+        script("train.py", *SMALL, "trainer.device=cuda", cwd=tmp_path), "device=cuda: torch finds no CUDA GPU here"
+    )
+    assert not list((tmp_path / "runs").iterdir())
+
+
+@pytest.mark.skipif(not HAS_CUDA, reason="no GPU is here")
+def test_training_on_a_gpu_comes_near_training_on_the_cpu(tmp_path: Path) -> None:
+    losses = []
+    for device in ("cpu", "cuda"):
+        options = (f"trainer.device={device}", "trainer.precision=float32", f"hydra.run.dir={device}")
+        result = script("train.py", *SMALL, *options, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        losses.append(torch.load(tmp_path / device / "last.pt", weights_only=True)["best"]["loss_val"])
+    assert losses[0] == pytest.approx(losses[1], abs=1e-3)
+    assert script("sample.py", "checkpoint=cuda", "device=cpu", cwd=tmp_path, CUDA_VISIBLE_DEVICES="").returncode == 0
+
+
+def test_cpu_auto_is_exact() -> None:
+    setup = choose_setup(TrainerConfig(device="cpu", threads=1))
+    assert setup.precision == torch.float32
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_each_precision_multiplies_in_it(precision: str) -> None:
+    setup = choose_setup(TrainerConfig(device="cpu", threads=1, precision=precision))
+    with setup.forward_precision():
+        product = nn.Linear(3, 3)(torch.ones(3))
+    assert product.dtype == getattr(torch, precision)
+
+
+def test_bfloat16_trains_and_keeps_float32_weights(tmp_path: Path) -> None:
+    result = script("train.py", *SMALL, "trainer.precision=bfloat16", "hydra.run.dir=run", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    checkpoint = torch.load(tmp_path / "run" / "last.pt", weights_only=True)
+    assert {weight.dtype for weight in checkpoint["model"].values()} == {torch.float32}
+    assert checkpoint["best"]["step"] == 20
+
+
+def test_a_compiler_that_fails_is_said_and_the_model_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.Linear(3, 3)
+
+    def fails(_: nn.Module) -> torch.Tensor:
+        raise RuntimeError("\nno compiler found\nmore")
+
+    state = torch.get_rng_state()
+    with caplog.at_level(logging.WARNING):
+        assert compiled(model, fails) is model
+    assert "torch.compile failed here (no compiler found): going on without it" in caplog.text
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_compiled_model_shares_its_weights_under_their_own_names() -> None:
+    model = nn.Linear(3, 3)
+    fast = compiled(model, lambda network: network(torch.ones(3)).sum())
+    assert fast is not model
+    assert torch.allclose(fast(torch.ones(3)), model(torch.ones(3)))
+    assert all(weight.grad is None for weight in model.parameters())
+    assert set(model.state_dict()) == {"weight", "bias"}
+
+
+@pytest.mark.slow
+def test_without_a_compiler_a_run_says_so_and_goes_on(tmp_path: Path) -> None:
+    broken = {"CXX": "/bin/false", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    result = script("train.py", *SMALL, "trainer.compile=true", cwd=tmp_path, **broken)
+    assert result.returncode == 0, result.stderr
+    assert "Traceback" not in result.stderr
+    assert "torch.compile failed here" in result.stderr

@@ -1,0 +1,45 @@
+"""Resuming: the run's own configuration, a few changes that are reported, and everything else refused by name."""
+
+from dataclasses import asdict
+
+import pytest
+
+from configs.schema import ModelConfig, TrainConfig, UserError, options
+from training.resuming import MAY_CHANGE, refuse_other_text, resumed_config
+
+SAVED = asdict(TrainConfig(model=ModelConfig(n_embd=32), seed=5))
+
+
+def test_the_checkpoint_decides() -> None:
+    config, changes = resumed_config(SAVED, TrainConfig(resume="runs/x"), ["resume=runs/x"])
+    assert (config.model.n_embd, config.seed) == (32, 5)
+    assert changes == []
+
+
+def test_allowed_changes_are_made_and_reported() -> None:
+    typed = TrainConfig(resume="runs/x")
+    typed.trainer.max_steps, typed.optimizer.lr = 2000, 0.5
+    config, changes = resumed_config(SAVED, typed, ["resume=runs/x", "trainer.max_steps=2000", "optimizer.lr=0.5"])
+    assert (config.trainer.max_steps, config.optimizer.lr, config.model.n_embd) == (2000, 0.5, 32)
+    assert changes == ["trainer.max_steps: 1100 -> 2000", "optimizer.lr: 0.003 -> 0.5"]
+
+
+def test_an_option_that_stays_is_no_change() -> None:
+    _, changes = resumed_config(SAVED, TrainConfig(), ["trainer.max_steps=1100"])
+    assert changes == []
+
+
+def test_every_other_option_is_refused_by_name() -> None:
+    refused = [key for key in options(TrainConfig) if key not in MAY_CHANGE | {"resume"}]
+    assert options(TrainConfig).keys() >= MAY_CHANGE
+    with pytest.raises(UserError) as error:
+        resumed_config(SAVED, TrainConfig(), [f"{key}=1" for key in refused] + ["model=head", "experiment=textbook"])
+    for key in [*refused, "model", "experiment"]:
+        assert key in str(error.value)
+
+
+def test_another_text_is_refused_with_every_difference() -> None:
+    saved = {"name": "a", "sha256": "1", "characters": 800, "vocab_size": 9}
+    refuse_other_text(saved, dict(saved))
+    with pytest.raises(UserError, match=r"sha256 was 1 and is 2; characters was 800 and is 720"):
+        refuse_other_text(saved, {**saved, "sha256": "2", "characters": 720})

@@ -1,0 +1,97 @@
+"""Real signals to real processes: what was learned is saved at a step boundary, and a kill at any moment spares the file."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from configs.schema import TrainConfig
+from data.corpus import Corpus
+from tests.scripts import SMALL, script, start
+from training import checkpoint as checkpoints
+from training.run import Run
+
+LONG = (*SMALL, "trainer.max_steps=100000", "trainer.eval_interval=100000", "hydra.run.dir=run")
+
+
+def started(folder: Path, *options: str) -> "subprocess.Popen[str]":
+    """A long run that has begun to train."""
+    process = start("train.py", *LONG, *options, cwd=folder)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "before training" in line:
+            return process
+    raise AssertionError("the run ended before it trained")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_first_signal_saves_and_tells_how_to_go_on(tmp_path: Path, number: int, status: int) -> None:
+    process = started(tmp_path)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == status, errors
+    assert "Traceback" not in errors
+    said = re.search(r"interrupted: saved after step (\d+)\. Go on with: python train\.py (resume=\S+)", errors)
+    assert said is not None, errors
+    step = int(said[1])
+    assert checkpoints.load(tmp_path / "run" / "last.pt")["step"] == step
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["status"], summary["steps"]) == ("interrupted", step)
+
+    result = script("train.py", said[2], f"trainer.max_steps={step + 5}", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert f"going on after step {step}" in result.stderr
+
+
+def test_a_second_signal_quits_at_once_and_spares_the_files(tmp_path: Path) -> None:
+    process = started(tmp_path, "trainer.save_interval=1")
+    process.send_signal(signal.SIGSTOP)  # both signals are waiting when it wakes
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGCONT)
+    process.communicate(timeout=30)
+    assert process.returncode in (130, 143)
+    checkpoints.load(tmp_path / "run" / "last.pt")
+
+
+def test_a_signal_while_starting_shows_no_traceback(tmp_path: Path) -> None:
+    process = start("train.py", *LONG, cwd=tmp_path)
+    time.sleep(0.8)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+
+
+def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(
+    small_config: TrainConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    """A child that does nothing but save is killed again and again; what is there is always one of its saves."""
+    run = Run(small_config, corpus, tmp_path)
+    run.tracker.close()
+    run.save("last.pt")
+    chance = random.Random(1)
+    steps = []
+    for _ in range(40):
+        child = os.fork()
+        if child == 0:
+            run.step = checkpoints.load(tmp_path / "last.pt")["step"]
+            while True:
+                run.step += 1
+                run.save("last.pt")
+        time.sleep(chance.uniform(0.005, 0.1))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        checkpoint = checkpoints.load(tmp_path / "last.pt")
+        checkpoints.model_from(checkpoint, tmp_path / "last.pt")
+        steps.append(checkpoint["step"])
+    assert steps == sorted(steps)
+    assert steps[-1] > 40
+    assert all(not bool(torch.isnan(weight).any()) for weight in checkpoint["model"].values())

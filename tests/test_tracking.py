@@ -1,0 +1,204 @@
+"""What a run leaves to look at, looked at: a real TensorBoard server read over HTTP, and a real terminal."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import shlex
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.scripts import ROOT, SMALL, environment, script, start
+
+Reader = Callable[..., Any]
+
+
+@contextlib.contextmanager
+def tensorboard(command: str, folder: Path) -> Iterator[Reader]:
+    """Run the TensorBoard command that train.py printed, as printed, and read JSON from its server."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    program = [str(Path(sys.executable).parent / "tensorboard"), *shlex.split(command)[1:]]
+    process = subprocess.Popen(
+        [*program, "--host", "127.0.0.1", "--port", str(port)],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+    def read(path: str, body: Any = None, **query: str) -> Any:
+        url = f"http://127.0.0.1:{port}/data/{path}?{urllib.parse.urlencode(query)}"
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return json.load(response)
+
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                read("runs")
+                break
+            except OSError:
+                assert time.monotonic() < deadline, "TensorBoard did not start"
+                time.sleep(0.2)
+        yield read
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + 30
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.3)
+    return found
+
+
+def test_tensorboard_shows_the_run(tmp_path: Path) -> None:
+    result = script("train.py", "debug=smoke", "trainer.log_interval=1", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    (command,) = re.findall(r"Watch: +(tensorboard .*)", result.stdout)
+    (folder,) = (tmp_path / "runs").iterdir()
+    run = folder.name
+    with tensorboard(command, tmp_path) as read:
+        wait_for(lambda: read("runs") == [run])  # one run, and no phantom beside it
+        tags = set(wait_for(lambda: read("plugin/scalars/tags").get(run)))
+        assert tags >= {
+            "loss/train", "loss/val", "loss/floor", "bits_per_char/val", "optim/lr", "optim/grad_norm", "speed/chars_per_s",
+        }  # fmt: skip
+        curve = read("plugin/scalars/scalars", run=run, tag="loss/train")
+        assert [step for _, step, _ in curve] == list(range(1, 21))
+        curve = read("plugin/scalars/scalars", run=run, tag="loss/val")
+        assert [step for _, step, _ in curve] == [0, 10, 20]
+        summary = json.loads((folder / "summary.json").read_text())
+        assert min(value for _, _, value in curve) == pytest.approx(summary["loss_val"], abs=1e-5)
+
+        tags = read("plugin/text/tags")[run]
+        assert set(tags) >= {"config/text_summary", "sample/text/text_summary"}
+        (config,) = read("plugin/text/text", run=run, tag="config/text_summary")
+        assert "block_size: 16" in config["text"]
+        assert "<pre>" in config["text"]
+        samples = read("plugin/text/text", run=run, tag="sample/text/text_summary")
+        assert [sample["step"] for sample in samples] == [0, 10, 20]
+
+        experiment = read("plugin/hparams/experiment", {"experimentName": "", "includeMetrics": True})
+        assert "model.block_size" in {info["name"] for info in experiment["hparamInfos"]}
+        wanted = {
+            "experimentName": "", "allowedStatuses": ["STATUS_SUCCESS", "STATUS_RUNNING", "STATUS_UNKNOWN", "STATUS_FAILURE"],
+            "colParams": [{"metric": {"group": "", "tag": tag}} for tag in ("loss/val", "bits_per_char/val")],
+            "startIndex": 0, "sliceSize": 10,
+        }  # fmt: skip
+        (group,) = read("plugin/hparams/session_groups", wanted)["sessionGroups"]
+        assert group["hparams"]["model.block_size"] == 16
+        assert group["hparams"]["trainer.compile"] == 0
+        (session,) = group["sessions"]
+        assert session["status"] == "STATUS_SUCCESS"
+        values = {metric["name"]["tag"]: metric["value"] for metric in session["metricValues"]}
+        assert values["loss/val"] == pytest.approx(curve[-1][2], abs=1e-6)
+
+
+def test_a_run_is_seen_while_it_lasts_and_each_step_once_after_resuming(tmp_path: Path) -> None:
+    long = (
+        "trainer.max_steps=100000",
+        "trainer.eval_interval=100000",
+        "trainer.log_interval=1",
+        "hydra.run.dir=runs/a",
+    )
+    process = start("train.py", *SMALL, *long, "trainer.save_interval=200", cwd=tmp_path)
+    with tensorboard("tensorboard --logdir runs --reload_interval 1", tmp_path) as read:
+        wait_for(lambda: (tmp_path / "runs" / "a" / "last.pt").exists())
+
+        def curve() -> list[int]:
+            tags = read("plugin/scalars/tags").get("a", {})
+            return (
+                [step for _, step, _ in read("plugin/scalars/scalars", run="a", tag="loss/train")]
+                if "loss/train" in tags
+                else []
+            )
+
+        assert wait_for(lambda: len(curve()) > 100)
+        process.kill()  # points after the last save are in the file, and are to be taken back
+        process.communicate()
+        step = torch.load(tmp_path / "runs" / "a" / "last.pt", weights_only=True)["step"]
+        result = script("train.py", "resume=runs/a", f"trainer.max_steps={step + 300}", cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        wait_for(lambda: step + 300 in curve())
+        steps = curve()
+        assert len(steps) == len(set(steps))
+        assert steps == sorted(steps)
+        assert read("runs") == ["a"]
+
+
+def test_an_interrupted_run_loses_no_point(tmp_path: Path) -> None:
+    long = ("trainer.max_steps=100000", "trainer.eval_interval=100000", "trainer.log_interval=1", "hydra.run.dir=run")
+    process = start("train.py", *SMALL, *long, cwd=tmp_path)
+    wait_for(lambda: (tmp_path / "run" / "last.pt").exists())
+    time.sleep(0.5)
+    process.terminate()
+    process.communicate(timeout=30)
+    events = EventAccumulator(str(tmp_path / "run"), {"scalars": 0}).Reload()
+    steps = json.loads((tmp_path / "run" / "summary.json").read_text())["steps"]
+    assert [point.step for point in events.Scalars("loss/train")] == list(range(1, steps + 1))
+
+
+def on_a_terminal(*arguments: str, cwd: Path) -> str:
+    """Everything that train.py writes to a terminal of 120 columns."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    command = [sys.executable, str(ROOT / "train.py"), *arguments]
+    process = subprocess.Popen(command, cwd=cwd, env=environment(), stdin=slave, stdout=slave, stderr=slave)
+    os.close(slave)
+    pieces = []
+    while True:
+        ready, _, _ = select.select([master], [], [], 60)
+        assert ready, "the terminal stayed silent"
+        try:
+            piece = os.read(master, 4096)
+        except OSError:  # Linux says so when the other side is closed
+            break
+        if not piece:
+            break
+        pieces.append(piece)
+    os.close(master)
+    assert process.wait(timeout=60) == 0, b"".join(pieces).decode()
+    return b"".join(pieces).decode()
+
+
+def test_one_live_bar_with_whole_lines_above_it(tmp_path: Path) -> None:
+    shown = on_a_terminal(
+        *SMALL, "trainer.max_steps=200", "trainer.eval_interval=50", "hydra.run.dir=run", cwd=tmp_path
+    )
+    lines = [line.rsplit("\r", 1)[-1] for line in shown.replace("\r\n", "\n").split("\n")]
+    assert sum("steps [" in line for line in lines) == 1  # what scrolled away is one bar, the finished one
+    (bar,) = [line for line in lines if "steps [" in line]
+    assert re.search(
+        r"100%\|█+\| 200/200 steps \[\d\d:\d\d, 00:00 left, train \d\.\d+, val \d\.\d+, [\d,]+ characters/s\]", bar
+    )
+    for step in (50, 100, 150, 200):
+        assert (
+            sum(re.fullmatch(rf"step {step}: train \d\.\d+, val \d\.\d+ *", line.strip()) is not None for line in lines)
+            == 1
+        )
+    logged = (tmp_path / "run" / "train.log").read_text(encoding="utf-8")
+    assert "█" not in logged
+    assert "\r" not in logged
+    assert logged.count(" INFO step ") == 4

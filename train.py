@@ -1,0 +1,217 @@
+"""Train a model on a text.
+
+The commands that people need first:
+
+    python train.py                                        Tiny Shakespeare, about a minute on two cores
+    python train.py data=text data.path=mine.txt           a text of yours
+    python train.py model=head model.block_size=8 model.head_size=16
+    python train.py -m model.head_size=8,16,32 seed=1,2    a sweep: every combination
+    python train.py resume=runs/NAME                       go on with a run
+    python train.py debug=smoke                            everything once, in seconds
+    tensorboard --logdir runs                              watch
+    python sample.py prompt="ROMEO:"                       read
+"""
+
+import os
+import signal
+import sys
+
+if __name__ == "__main__":  # Ctrl-C while Python is still importing needs no traceback
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+
+from configs.command_line import CommandLine
+from configs.overrides import override_of
+from configs.schema import TrainConfig, UserError, problems
+
+COMMAND_LINE = CommandLine("train", TrainConfig, __doc__)
+if __name__ == "__main__":  # help, completion and refusals do not wait for torch
+    COMMAND_LINE.prepare(sys.argv[1:])
+
+import contextlib
+import logging
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+
+from data import corpus as texts
+from data.batches import Batches
+from training import checkpoint as checkpoints
+from training.device import compiled, memory_shortage_in_words
+from training.resuming import refuse_other_text, resumed_config
+from training.run import Diverged, Run
+from training.schedule import lr_factor
+from training.stopping import StopSignal
+from training.tracking import logging_to, progress_bar, results_table, write_summary, write_text
+
+log = logging.getLogger(__name__)
+
+
+def train(run: Run, stop: StopSignal) -> str:
+    """The training loop; returns why it ended. It ends between two steps, and last.pt is then up to date."""
+    config, model, optimizer = run.config.trainer, run.model, run.optimizer
+    batches = Batches(
+        torch.from_numpy(run.corpus.train), run.config.model.block_size, config.batch_size, run.config.seed
+    )
+
+    def loss_of(network: nn.Module, windows: Tensor) -> Tensor:
+        """The mean of -log P over the windows (B, T + 1): each character but the first is a target."""
+        windows = windows.to(run.setup.device)
+        with run.setup.forward_precision():
+            logits = network(windows[:, :-1])  # (B, T, V)
+        return F.cross_entropy(logits.float().flatten(0, 1), windows[:, 1:].flatten())
+
+    network = compiled(model, lambda fast: loss_of(fast, batches.windows(0))) if config.compile else model
+    model.train()
+    with progress_bar(config.max_steps, run.step) as bar:
+        if run.step == 0:
+            size = run.corpus.tokenizer.vocab_size
+            log.info("before training: val %.4f; pure guessing: ln %d = %.4f", run.evaluate(), size, math.log(size))
+        while run.step < config.max_steps:
+            if stop.received:
+                run.save("last.pt")
+                return "interrupted"
+            started = time.perf_counter()
+            factor = lr_factor(run.step, config.max_steps, run.config.optimizer)
+            lr = factor * run.config.optimizer.lr
+            for group in optimizer.param_groups:
+                group["lr"] = factor * group["peak_lr"]
+            loss = 0.0
+            windows = batches.windows(0 if config.overfit_batch else run.step)  # (batch_size, T + 1)
+            for part in windows.chunk(config.grad_accumulation):
+                part_loss = loss_of(network, part) / config.grad_accumulation
+                part_loss.backward()
+                loss += part_loss.item()
+            grad_norm = float(nn.utils.clip_grad_norm_(model.parameters(), run.config.optimizer.grad_clip or math.inf))
+            if not math.isfinite(loss + grad_norm):
+                raise Diverged(
+                    "the gradient" if math.isfinite(loss) else "the training loss", run.step + 1, lr, run.loss_train
+                )
+            optimizer.step()
+            optimizer.zero_grad()
+            run.step += 1
+            run.loss_train = loss
+            run.seconds["train"] += time.perf_counter() - started
+
+            out_of_time = config.max_minutes is not None and run.seconds["train"] >= 60 * config.max_minutes
+            last = run.step == config.max_steps or out_of_time
+            speed = run.chars_per_second()
+            bar.set_postfix_str(f"train {loss:.3f}, val {run.loss_val:.3f}, {speed:,.0f} characters/s", refresh=False)
+            bar.update()
+            if run.step % config.log_interval == 0 or last:
+                points = {"loss/train": loss, "optim/lr": lr, "optim/grad_norm": grad_norm, "speed/chars_per_s": speed}
+                run.tracker.scalars(points, run.step)
+            if run.step % config.eval_interval == 0 or last:
+                log.info("step %d: train %.4f, val %.4f", run.step, loss, run.evaluate())
+                if config.patience is not None and run.best["waited"] >= config.patience:
+                    return "early_stopped"
+            elif config.save_interval is not None and run.step % config.save_interval == 0:
+                run.save("last.pt")
+            if out_of_time:
+                return "time_limit"
+    return "finished"
+
+
+def main(config: TrainConfig) -> float:
+    """One run, from a text to a trained model and its figures; returns the best validation loss in nats per character."""
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    if folder.is_relative_to(Path.cwd()):  # shorter to read and to paste
+        folder = folder.relative_to(Path.cwd())
+    overrides = list(HydraConfig.get().overrides.task)
+    with logging_to(folder), StopSignal() as stop, memory_shortage_in_words():
+        run, changes = prepared_run(config, folder, overrides)
+        try:
+            introduce(run, changes)
+            status = train(run, stop)
+        except BaseException as error:
+            with contextlib.suppress(OSError):  # the first error is the one to tell
+                write_summary(folder, run.summary("diverged" if isinstance(error, Diverged) else "failed", overrides))
+            raise
+        finally:
+            run.tracker.close()
+        summary = run.summary(status, overrides)
+        write_summary(folder, summary)
+        if status == "interrupted":
+            log.info("interrupted: saved after step %d. Go on with: python train.py resume=%s", run.step, folder)
+            raise SystemExit(stop.exit_status)
+        report(run, summary)
+    return float(run.best["loss_val"])
+
+
+def prepared_run(config: TrainConfig, folder: Path, overrides: list[str]) -> tuple[Run, list[str]]:
+    """A new run, or the one of config.resume with a sentence for each option that changed. Refuses before it writes."""
+    saved = None
+    changes: list[str] = []
+    if config.resume is not None:
+        saved = checkpoints.load(folder / "last.pt")
+        config, changes = resumed_config(saved["config"], config, overrides)
+        if found := problems(config):
+            raise UserError("; ".join(found))
+        if saved["step"] >= config.trainer.max_steps:
+            raise UserError(
+                f"{folder} has done its {saved['step']} steps: to train it further, add trainer.max_steps=N"
+            )
+    corpus = texts.load(config.data, config.model.block_size)
+    if saved is not None:
+        refuse_other_text(saved["corpus"], corpus.identity())
+    return Run(config, corpus, folder, saved), changes
+
+
+def report(run: Run, summary: dict[str, Any]) -> None:
+    """What a person wants to see at the end: figures, a text, where things are, and what to type next."""
+    print(f"\n{results_table(summary)}\n\n{run.sample(run.best_model(), 500)}\n")
+    print(f"Saved in {run.folder}: best.pt, last.pt, summary.json, samples.txt, train.log")
+    print(f"Watch:  tensorboard --logdir {run.folder.parent}")
+    print(f"Sample: python sample.py checkpoint={run.folder}", flush=True)
+    if run.config.data.fallback_reason:
+        log.warning("NOT Tiny Shakespeare: %s. This was the built-in Playlet", run.config.data.fallback_reason)
+
+
+def introduce(run: Run, changes: list[str]) -> None:
+    """Say what this run is, here and in its folder."""
+    config, corpus = run.config, run.corpus
+    if config.data.fallback_reason:
+        log.warning("NOT Tiny Shakespeare: %s. Training on the built-in Playlet instead", config.data.fallback_reason)
+    log.info("run folder: %s", run.folder)
+    log.info(run.setup.reasons)
+    sizes = f"{len(corpus.train):,} + {len(corpus.validation):,} characters, {corpus.tokenizer.vocab_size} distinct"
+    log.info("text: %s, training + validation part %s", corpus.name, sizes)
+    counts = run.model.parameter_counts()
+    parts = ", ".join(f"{part} {count:,}" for part, count in counts.items() if count)
+    log.info("model: %s, %s parameters (%s)", config.model.name, f"{sum(counts.values()):,}", parts)
+    if run.step:
+        log.info("going on after step %d; changed: %s", run.step, ", ".join(changes) or "nothing")
+    described = OmegaConf.to_yaml(OmegaConf.structured(config))
+    write_text(run.folder / "config.yaml", described)
+    run.tracker.text("config", described, run.step)
+
+
+def text_or_playlet(config: TrainConfig, sweeping: bool) -> list[str]:
+    """Have the text at hand before a run begins; where Tiny Shakespeare cannot be had, turn a plain run to the Playlet.
+
+    In a sweep, or with data.fallback=null, CannotBeHad is raised instead: nobody may find a night of runs on another text.
+    """
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if processes > 1:
+        raise UserError(
+            f"{processes} processes were started, and training in several is not supported: run python train.py"
+        )
+    if config.resume is not None or config.data.name != "tiny_shakespeare":
+        return []
+    try:
+        texts.tiny_shakespeare(config.data)
+    except texts.CannotBeHad as error:
+        if sweeping or config.data.fallback is None:
+            raise
+        return ["data=playlet", override_of("data.fallback_reason", str(error))]
+    return []
+
+
+if __name__ == "__main__":
+    COMMAND_LINE.run(main, text_or_playlet)

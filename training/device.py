@@ -1,0 +1,110 @@
+"""Where and in which number format to compute: what was asked for, or what the machine is best at, with the reason."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from configs.schema import TrainerConfig, UserError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The choice, in `device`, `precision` (of the forward pass; weights stay float32) and `threads`."""
+
+    device: torch.device
+    precision: torch.dtype
+    threads: int
+    reasons: str
+
+    def forward_precision(self) -> AbstractContextManager[object]:
+        """Run a forward pass under this: matrix products in `precision`, sums and losses in float32."""
+        if self.precision == torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self.precision)
+
+
+def choose_setup(config: TrainerConfig) -> Setup:
+    """Choose device, precision and threads and tell torch. Raises UserError for a device that is not here."""
+    device, device_reason = choose_device(config.device)
+    precision, precision_reason = _choose_precision(config.precision, device)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = config.threads or cores
+    torch.set_num_threads(threads)
+    threads_reason = "as asked" if config.threads else "one for each core of this process"
+    reasons = (
+        f"device {device} ({device_reason}), precision {str(precision).removeprefix('torch.')} ({precision_reason}), "
+        f"threads {threads} ({threads_reason})"
+    )
+    return Setup(device, precision, threads, reasons)
+
+
+def choose_device(name: str) -> tuple[torch.device, str]:
+    """The torch device of a name, `auto` being the best one here, and why. Only the device that is asked for is touched.
+
+    Raises UserError for an unknown name or a device that is not here.
+    """
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda"), "a GPU is here"
+        if torch.backends.mps.is_available():
+            return torch.device("mps"), "an Apple GPU is here"
+        return torch.device("cpu"), "no GPU is here"
+    kind, _, number = name.partition(":")
+    if kind not in ("cpu", "cuda", "mps") or (number and not number.isdigit()):
+        raise UserError(f"device={name} is no device: write auto, cpu, cuda, cuda:1 or mps")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device={name}: torch finds no CUDA GPU here. Use device=auto or device=cpu")
+    if kind == "cuda" and number and int(number) >= torch.cuda.device_count():
+        raise UserError(f"device={name}: the GPUs here are cuda:0 to cuda:{torch.cuda.device_count() - 1}")
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise UserError(f"device={name}: torch finds no Apple GPU here. Use device=auto or device=cpu")
+    return torch.device(name), "as asked"
+
+
+def _choose_precision(name: str, device: torch.device) -> tuple[torch.dtype, str]:
+    if name != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name], "as asked"
+    if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
+        return torch.bfloat16, "this GPU has it in hardware"
+    return torch.float32, f"the exact one, on {device.type}"
+
+
+@contextmanager
+def memory_shortage_in_words() -> Iterator[None]:
+    """Turn the several ways in which torch says that memory does not suffice into one UserError."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
+            raise UserError(
+                "memory does not suffice: choose smaller sizes, or for training a larger trainer.grad_accumulation"
+            ) from error
+        raise
+
+
+def compiled(model: nn.Module, loss_of: Callable[[nn.Module], Tensor]) -> nn.Module:
+    """torch.compile the model and prove it on one loss, forward and backward; if that fails, say so and go on without.
+
+    The compiled module shares its weights with `model`, which stays the one to save, evaluate and sample.
+    """
+    log.info("compiling the model (trainer.compile=true): the first step waits for it")
+    fast = cast(nn.Module, torch.compile(model))
+    try:
+        with torch.random.fork_rng():
+            loss_of(fast).backward()
+    except Exception as error:  # any failure of a compiler we do not know: the plain model does the same
+        torch._dynamo.reset()
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        log.warning("torch.compile failed here (%s): going on without it", reason.strip())
+        return model
+    finally:
+        model.zero_grad(set_to_none=True)
+    return fast

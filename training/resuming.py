@@ -1,0 +1,59 @@
+"""Going on with a run: its own configuration, with the few changes that leave it the same run."""
+
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from configs.schema import TrainConfig, UserError
+
+# Where and how long to run, and what to look at on the way. Anything else would make it another run.
+MAY_CHANGE = {
+    "data.path",
+    "optimizer.lr",
+    "optimizer.table_lr",
+    "trainer.max_steps",
+    "trainer.max_minutes",
+    "trainer.eval_interval",
+    "trainer.save_interval",
+    "trainer.log_interval",
+    "trainer.patience",
+    "trainer.sample_length",
+    "trainer.device",
+    "trainer.precision",
+    "trainer.threads",
+    "trainer.compile",
+}
+
+
+def resumed_config(saved: dict[str, Any], typed: TrainConfig, overrides: list[str]) -> tuple[TrainConfig, list[str]]:
+    """The checkpoint's configuration with the overrides typed now, and a sentence for each change.
+
+    `typed` is the configuration that the command line alone would give. Raises UserError that names every override that
+    may not change.
+    """
+    keys = [override.lstrip("+").partition("=")[0] for override in overrides]
+    refused = [key for key in keys if key not in MAY_CHANGE | {"resume"}]
+    if refused:
+        raise UserError(
+            f"resume= goes on with the run's own configuration, so {', '.join(refused)} cannot be given; "
+            f"these can: {', '.join(sorted(MAY_CHANGE))}"
+        )
+    config = OmegaConf.merge(OmegaConf.structured(TrainConfig), saved)
+    changes = []
+    for key in keys:
+        before, now = OmegaConf.select(config, key), OmegaConf.select(OmegaConf.structured(typed), key)
+        if key != "resume" and before != now:
+            changes.append(f"{key}: {before} -> {now}")
+            OmegaConf.update(config, key, now)
+    resumed = OmegaConf.to_object(config)
+    assert isinstance(resumed, TrainConfig)
+    return resumed, changes
+
+
+def refuse_other_text(saved: dict[str, Any], found: dict[str, Any]) -> None:
+    """Raises UserError that names every difference between the text of a checkpoint and the one found now."""
+    differences = [f"{key} was {saved[key]} and is {found[key]}" for key in found if saved.get(key) != found[key]]
+    if differences:
+        raise UserError(
+            f"this is not the text the run was trained on ({'; '.join(differences)}): give the same text with data.path=FILE"
+        )

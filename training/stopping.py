@@ -1,0 +1,34 @@
+"""Ctrl-C and kill, taken as a wish to stop soon and lose nothing."""
+
+import os
+import signal
+from types import FrameType
+from typing import Any
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopSignal:
+    """While entered, the first SIGINT or SIGTERM is kept in `received` for the loop to see; a second one quits at once."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopSignal":
+        self._before = {number: signal.signal(number, self._receive) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, _: FrameType | None) -> None:
+        if self.received is not None:
+            os._exit(128 + number)
+        self.received = number
+
+    @property
+    def exit_status(self) -> int:
+        """128 plus the signal: 130 after Ctrl-C, 143 after a plain kill."""
+        return 128 + (self.received or 0)

@@ -1,0 +1,120 @@
+"""What a run leaves to look at: log lines, the progress bar, TensorBoard and summary.json."""
+
+import json
+import logging
+import math
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
+from tqdm import tqdm
+
+_FLUSH_SECONDS = 2  # so that a run of seconds is seen while it lasts
+
+
+class _AboveTheBar(logging.Handler):
+    """Log lines to standard error, whole, above a running bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm.write(self.format(record), file=sys.stderr)
+
+
+@contextmanager
+def logging_to(folder: Path) -> Iterator[None]:
+    """Send log lines to standard error and to train.log in the run folder, as long as this is entered."""
+    root = logging.getLogger()
+    screen = _AboveTheBar()
+    file = logging.FileHandler(folder / "train.log", encoding="utf-8", delay=True)
+    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    level, root.level = root.level, logging.INFO
+    for handler in (screen, file):
+        root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.level = level
+        for handler in (screen, file):
+            root.removeHandler(handler)
+            handler.close()
+
+
+def progress_bar(total: int, done: int) -> "tqdm[Any]":
+    """A bar on standard error that counts steps, from `done` of `total`; none where standard error is no terminal."""
+    shape = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps [{elapsed}, {remaining} left{postfix}]"
+    return tqdm(total=total, initial=done, disable=None, bar_format=shape, dynamic_ncols=True, file=sys.stderr)
+
+
+class Tracker:
+    """TensorBoard's view of one run: its curves, texts and hyperparameters, written into the run folder itself."""
+
+    def __init__(self, folder: Path, step: int, hyperparameters: dict[str, Any], metrics: list[str]) -> None:
+        """Open the run's events and its row in the HPARAMS tab, whose `metrics` are tags of the run's own curves.
+
+        Of a run that goes on, the points after `step` are taken back. torch's own add_hparams is no help: it would open a
+        second run for the row.
+        """
+        self.writer = SummaryWriter(str(folder), flush_secs=_FLUSH_SECONDS, purge_step=step + 1 if step else None)
+        plain = {
+            key: value if isinstance(value, bool | int | float | str) else str(value)
+            for key, value in hyperparameters.items()
+        }
+        experiment, start, self._end = hparams(plain, dict.fromkeys(metrics, 0.0))
+        self._add_to_file(experiment)
+        self._add_to_file(start)
+
+    def scalars(self, values: dict[str, float], step: int) -> None:
+        """One point of each named curve."""
+        for tag, value in values.items():
+            self.writer.add_scalar(tag, value, step)
+
+    def text(self, tag: str, text: str, step: int) -> None:
+        """A text panel. Four spaces before each line keep TensorBoard's Markdown away from it."""
+        self.writer.add_text(tag, "\n".join("    " + line for line in text.split("\n")), step)
+
+    def flush(self) -> None:
+        """Make everything so far visible."""
+        self.writer.flush()
+
+    def close(self) -> None:
+        """End the row in the HPARAMS tab and write out what is still in memory."""
+        self._add_to_file(self._end)
+        self.writer.close()
+
+    def _add_to_file(self, summary: Any) -> None:
+        self.writer._get_file_writer().add_summary(summary)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small UTF-8 file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_summary(folder: Path, summary: dict[str, Any]) -> None:
+    """Write summary.json, for scripts and sweeps."""
+    write_text(folder / "summary.json", json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def results_table(summary: dict[str, Any]) -> str:
+    """The figures of a summary as lines for people: the model beside what counting alone achieves."""
+    rows = [(f"counted {order}-gram", nats) for order, nats in summary["baselines"].items()]
+    rows.append((f"{summary['model']}, step {summary['best_step']}", summary["loss_val"]))
+    if summary["floor"] is not None:
+        rows.append(("true entropy", summary["floor"]))
+    lines = [f"{'validation loss':<24}{'nats':>8}{'bits':>8}  per character"]
+    lines += [f"{name:<24}{nats:>8.4f}{nats / math.log(2):>8.4f}" for name, nats in rows]
+    speed = f"{summary['chars_per_second']:,.0f} characters/s" if summary["chars_per_second"] else "no steps"
+    lines.append(
+        f"{summary['parameters']:,} parameters, {summary['steps']:,} steps in {summary['train_seconds']:.1f} s ({speed}), "
+        f"evaluation {summary['eval_seconds']:.1f} s"
+    )
+    return "\n".join(lines)
