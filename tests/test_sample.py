@@ -1,0 +1,203 @@
+"""sample.py as people use it: any prompt, any length, from the checkpoint alone, as a stream."""
+
+import contextlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from configs.schema import SampleConfig, UserError, problems
+from sample import find_checkpoint, main
+from tests.scripts import ROOT, SMALL, environment, refused, script, start
+
+VERSE = 'What\'s here? O Romeo, Romeo! a=b (hi) {x} [y] "Speak," said he; 50% #1 & é “x” 日本 🙂\ttab\n'
+
+
+@pytest.fixture(scope="session")
+def versed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty folder with nothing but best.pt of a model that knows every character of VERSE and of ordinary text."""
+    home = tmp_path_factory.mktemp("versed")
+    letters = "".join(map(chr, range(32, 127)))
+    (home / "text.txt").write_text((VERSE + letters + "\n") * 30, encoding="utf-8")
+    small = (*SMALL, "trainer.max_steps=2", "hydra.run.dir=run")
+    assert script("train.py", *small, "data=text", "data.path=text.txt", cwd=home).returncode == 0
+    alone = tmp_path_factory.mktemp("alone")
+    shutil.copy(home / "run" / "best.pt", alone)
+    shutil.rmtree(home)
+    return alone
+
+
+def text_of(folder: Path, **options: Any) -> str:
+    """What sample.py writes, without the line end that it adds for the terminal; in this process, which is faster."""
+    config = SampleConfig(**{"checkpoint": str(folder / "best.pt"), "seed": 1, **options})
+    assert problems(config) == []
+    with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.redirect_stderr(io.StringIO()):
+        main(config)
+    assert output.getvalue().endswith("\n")
+    return output.getvalue()[:-1]
+
+
+def test_the_prompt_comes_first_and_then_so_many_characters(versed: Path) -> None:
+    text = text_of(versed, prompt="What's here? O Romeo, Romeo!", length=40)
+    assert text.startswith("What's here? O Romeo, Romeo!")
+    assert len(text) == len("What's here? O Romeo, Romeo!") + 40
+
+
+LINES = [
+    "O Romeo, Romeo!",
+    "a=b",
+    "(hi)",
+    "{x} [y]",
+    '"Speak,"',
+    "'Tis he",
+    "日本",
+    "é “x” 🙂",
+    "50% #1 &",
+    "${x}",
+    " ",
+    "a\nb",
+]
+
+
+def test_any_line_reaches_the_model_by_option_file_and_standard_input(versed: Path, tmp_path: Path) -> None:
+    prompt = VERSE + "\n".join(LINES)
+    (tmp_path / "prompt.txt").write_text(prompt, encoding="utf-8")
+    expected = text_of(versed, prompt=prompt, length=5)
+    assert expected[:-5] == prompt
+    assert text_of(versed, prompt_file=str(tmp_path / "prompt.txt"), length=5) == expected
+    for how, stdin in ((f"prompt={prompt}", ""), ("prompt_file=-", prompt)):
+        result = script("sample.py", "checkpoint=best.pt", "seed=1", "length=5", how, cwd=versed, stdin=stdin)
+        assert result.returncode == 0, result.stderr
+        assert result.stdout == expected + "\n"
+
+
+def test_line_ends_and_tabs_can_be_typed(versed: Path) -> None:
+    assert text_of(versed, prompt="a\\nb\\tc", length=0) == "a\nb\tc"
+
+
+@pytest.mark.parametrize("prompt", [None, "", " ", "\n"])
+def test_an_empty_prompt_is_a_prompt(versed: Path, prompt: str | None) -> None:
+    text = text_of(versed, prompt=prompt, length=30)
+    assert text.startswith(prompt or "")
+    assert len(text) == len(prompt or "") + 30
+
+
+@pytest.mark.parametrize("length", [0, 1, 48])
+@pytest.mark.parametrize("prompt", [15, 16, 17, 48])
+def test_prompts_and_lengths_of_every_size(versed: Path, prompt: int, length: int) -> None:
+    text = text_of(versed, prompt="x" * prompt, length=length)
+    assert text[:prompt] == "x" * prompt
+    assert len(text) == prompt + length
+
+
+def test_unknown_characters_are_listed_or_dropped(trained: Path) -> None:
+    result = script("sample.py", "prompt=Quiz 🙂? 🙂", cwd=trained.parents[1])
+    refused(result, "'z' (U+007A)", "'🙂' (U+1F642)", "on_unknown=drop")
+    assert len(result.stderr.splitlines()) == 1
+    assert text_of(trained, prompt="the 🙂storm", length=0, on_unknown="drop") == "the storm"
+
+
+def test_the_newest_run_is_taken_and_folders_are_understood(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trained.parents[1])
+    best = trained / "best.pt"
+    assert find_checkpoint(None).absolute() == best
+    assert find_checkpoint(str(trained)) == best
+    assert find_checkpoint(str(best)) == best
+
+
+def test_a_run_of_a_sweep_can_be_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for age, folder in enumerate(("runs/sweep/1_gpt", "runs/a", "runs/sweep/0_gpt", "runs/z")):
+        Path(folder).mkdir(parents=True)
+        (Path(folder) / "best.pt").touch()
+        os.utime(Path(folder) / "best.pt", (1000 - age, 1000 - age))
+    assert find_checkpoint(None) == Path("runs/sweep/1_gpt/best.pt")
+
+
+def test_same_seed_same_text_and_samples_do_not_depend_on_their_number(versed: Path) -> None:
+    one, two, other = text_of(versed), text_of(versed, num_samples=2), text_of(versed, seed=2)
+    assert text_of(versed) == one != other
+    header = "--- 1 of 2 ---\n"
+    assert two.startswith(header + one + "\n--- 2 of 2 ---\n")
+    assert two != header + one + "\n--- 2 of 2 ---\n" + one
+
+
+def test_a_new_seed_is_told(versed: Path) -> None:
+    result = script("sample.py", "checkpoint=best.pt", cwd=versed)
+    seed = int(result.stderr.rsplit("seed=", 1)[1])
+    assert result.stdout == text_of(versed, seed=seed) + "\n"
+
+
+def test_greedy_is_repeatable(versed: Path) -> None:
+    greedy = text_of(versed, temperature=0)
+    assert text_of(versed, temperature=0, seed=2) == greedy
+    assert text_of(versed, temperature=1e-8) == greedy
+
+
+def test_nonsense_is_refused_by_name_all_at_once(tmp_path: Path) -> None:
+    options = ("top_k=0", "top_p=0", "length=-1", "num_samples=0", "temperature=-1", "seed=x", "lenth=3")
+    refused(script("sample.py", *options, cwd=tmp_path), *options[:-1], "did you mean length?")
+    for bad in ("nan", "inf", "hot"):
+        refused(script("sample.py", f"temperature={bad}", cwd=tmp_path), f"temperature={bad} is refused")
+
+
+def test_nothing_trained_is_said_with_the_place_looked_at(tmp_path: Path) -> None:
+    refused(script("sample.py", cwd=tmp_path), f"no trained model in {tmp_path / 'runs'}", "python train.py")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UserError, match=r"checkpoint=gone\.pt does not exist"):
+        find_checkpoint("gone.pt")
+
+
+def test_damaged_files_are_refused_in_one_line(versed: Path, tmp_path: Path) -> None:
+    (tmp_path / "half.pt").write_bytes((versed / "best.pt").read_bytes()[:5000])
+    result = script("sample.py", "checkpoint=half.pt", cwd=tmp_path)
+    refused(result, "half.pt is no checkpoint, or a damaged one")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_prompt_that_is_no_text_is_refused(versed: Path, tmp_path: Path) -> None:
+    (tmp_path / "odd").write_bytes(b"\xff\xfe\x00")
+    for name, words in {"odd": "UTF-16", "gone": "No such file"}.items():
+        with pytest.raises(UserError, match=words):
+            text_of(versed, prompt_file=str(tmp_path / name))
+    command = [sys.executable, str(ROOT / "sample.py"), "checkpoint=best.pt", "prompt_file=-"]
+    raw = subprocess.run(command, cwd=versed, env=environment(), input=b"a\xffb", capture_output=True, check=False)
+    assert raw.returncode == 2
+    assert b"standard input is not UTF-8: byte 1 is 0xff" in raw.stderr
+
+
+def test_text_comes_as_it_is_made(versed: Path) -> None:
+    process = start("sample.py", "checkpoint=best.pt", "prompt=Speak", "length=100000", cwd=versed)
+    assert process.stdout is not None
+    assert len(process.stdout.read(20)) == 20
+    assert process.poll() is None  # it is far from its end, and yet twenty characters are here
+    process.kill()
+    process.communicate()
+
+
+def test_a_reader_who_has_enough_ends_it_quietly(versed: Path) -> None:
+    process = start("sample.py", "checkpoint=best.pt", "length=100000", cwd=versed)
+    assert process.stdout is not None
+    process.stdout.read(20)
+    process.stdout.close()
+    assert process.stderr is not None
+    errors = process.stderr.read()
+    assert process.wait(timeout=30) == 0
+    assert len(errors.splitlines()) == 1
+    assert "seed=" in errors
+
+
+def test_a_terminal_without_a_character_shows_a_question_mark(versed: Path) -> None:
+    result = script("sample.py", "checkpoint=best.pt", "prompt=é🙂!", "length=0", cwd=versed, PYTHONIOENCODING="ascii")
+    assert result.returncode == 0
+    assert result.stdout == "??!\n"
+
+
+def test_sampling_writes_no_file(versed: Path) -> None:
+    assert script("sample.py", "checkpoint=best.pt", "length=3", cwd=versed).returncode == 0
+    assert [path.name for path in versed.iterdir()] == ["best.pt"]
