@@ -1,0 +1,86 @@
+"""Every command of the README runs, in a short form."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.scripts import ROOT, environment
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.splitlines()]
+SHORT = "debug=smoke trainer.max_steps=2 trainer.eval_interval=2 trainer.sample_length=5 trainer.threads=1".split()
+
+
+def run(command: str, home: Path) -> "subprocess.CompletedProcess[str]":
+    words = shlex.split(command)
+    program = str(ROOT / words[1])
+    return subprocess.run(
+        [sys.executable, program, *words[2:]], cwd=home, env=environment(), capture_output=True, text=True
+    )
+
+
+def test_the_first_two_commands_install_what_the_files_pin() -> None:
+    assert COMMANDS[0] == "pip install -r requirements.txt && python train.py && python sample.py"
+    assert COMMANDS[1] == "pip install -r requirements-test.txt && python -m pytest"
+    for name in ("requirements.txt", "requirements-test.txt"):
+        assert "torch==2.13.0" in (ROOT / "requirements.txt").read_text()
+        assert (ROOT / name).exists()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, trained: Path) -> Path:
+    """A folder as the README's reader has it: a text, a finished run, a checkpoint copied out of it."""
+    home = tmp_path_factory.mktemp("reader")
+    (home / "mine.txt").write_text("It was a dark night, and it was late.\n" * 40)
+    shutil.copytree(trained, home / "runs" / "NAME")
+    shutil.copy(trained / "best.pt", home / "best.pt")
+    return home
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS[2:] if command.startswith("python train.py")])
+def test_training_commands(home: Path, command: str) -> None:
+    short = ["trainer.sample_length=0"] if "resume=" in command else [*SHORT, "data=playlet"]
+    words = [*shlex.split(command), *(word for word in short if word.split("=")[0] + "=" not in command)]
+    if "resume=" in command:
+        words[words.index("trainer.max_steps=2000")] = "trainer.max_steps=25"
+    result = run(shlex.join(words), home)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS[2:] if command.startswith("python sample.py")])
+def test_sampling_commands(home: Path, command: str) -> None:
+    result = run(command + " on_unknown=drop", home)
+    assert result.returncode == 0, result.stderr
+
+
+def test_completion() -> None:
+    (command,) = [command for command in COMMANDS if command.startswith("eval")]
+    line = "train.py model.head"
+    script = f"""{command.replace("python train.py", f"{sys.executable} {ROOT / 'train.py'}")}
+        complete -p | grep -c hydra"""
+    result = subprocess.run(["bash", "-c", script], cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert int(result.stdout) >= 1, result.stderr
+    env = environment(COMP_LINE=line, COMP_POINT=str(len(line)))
+    query = [sys.executable, "train.py", "-sc", "query=bash"]
+    assert "model.head_size=" in subprocess.run(query, cwd=ROOT, env=env, capture_output=True, text=True).stdout
+
+
+def test_the_benchmark() -> None:
+    result = run("python benchmarks/throughput.py model.n_layer=1 model.n_embd=8 trainer.threads=1", ROOT)
+    assert result.returncode == 0, result.stderr
+    assert "train_chars_per_s" in result.stdout
+
+
+def test_every_command_is_covered() -> None:
+    covered = ("pip install", "python train.py", "python sample.py", "python benchmarks/throughput.py", "eval")
+    assert [command for command in COMMANDS if not command.startswith(covered)] == []
+
+
+def test_every_link_leads_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / target).exists(), target
