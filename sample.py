@@ -41,16 +41,14 @@ def main(config: SampleConfig) -> None:
     """Load a checkpoint, read the prompt, and stream the samples to standard output."""
     path = find_checkpoint(config.checkpoint)
     checkpoint = checkpoints.load(path)
-    model = checkpoints.model_from(checkpoint, path)
-    device, _ = choose_device(config.device)
-    model.to(device).eval()
+    device, _ = choose_device(config.device, "device")
+    model = checkpoints.model_from(checkpoint, path).to(device)
     tokenizer = Tokenizer(checkpoint["vocabulary"])
     prompt = known_prompt(config, tokenizer)
     seed = config.seed if config.seed is not None else int.from_bytes(os.urandom(3))
-    print(
-        f"{path}: step {checkpoint['step']}, validation loss {checkpoint['best']['loss_val']:.4f}, seed={seed}",
-        file=sys.stderr,
-    )
+    best = checkpoint["best"]
+    loss = f", validation loss {best['loss_val']:.4f}" if best["step"] == checkpoint["step"] else ""
+    print(f"{path}: step {checkpoint['step']}{loss}, seed={seed}", file=sys.stderr)
 
     start = torch.from_numpy(tokenizer.encode(prompt)) if prompt else torch.tensor([tokenizer.start_id])
     for number in range(config.num_samples):

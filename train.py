@@ -30,6 +30,7 @@ if __name__ == "__main__":  # help, completion and refusals do not wait for torc
 import contextlib
 import logging
 import math
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -37,18 +38,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from data import corpus as texts
 from data.batches import Batches
 from training import checkpoint as checkpoints
 from training.device import compiled, memory_shortage_in_words
-from training.resuming import refuse_other_text, resumed_config
+from training.resuming import reasons_to_stay_ended, refuse_other_text, resumed_config
 from training.run import Diverged, Run
 from training.schedule import lr_factor
 from training.stopping import StopSignal
-from training.tracking import logging_to, progress_bar, results_table, write_summary, write_text
+from training.tracking import logging_to, progress_bar, results_table, write_summary
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +56,8 @@ log = logging.getLogger(__name__)
 def train(run: Run, stop: StopSignal) -> str:
     """The training loop; returns why it ended. It ends between two steps, and last.pt is then up to date."""
     config, model, optimizer = run.config.trainer, run.model, run.optimizer
-    batches = Batches(
-        torch.from_numpy(run.corpus.train), run.config.model.block_size, config.batch_size, run.config.seed
-    )
+    text = torch.from_numpy(run.corpus.train)
+    batches = Batches(text, run.config.model.block_size, config.batch_size, run.config.seed)
 
     def loss_of(network: nn.Module, windows: Tensor) -> Tensor:
         """The mean of -log P over the windows (B, T + 1): each character but the first is a target."""
@@ -67,19 +66,22 @@ def train(run: Run, stop: StopSignal) -> str:
             logits = network(windows[:, :-1])  # (B, T, V)
         return F.cross_entropy(logits.float().flatten(0, 1), windows[:, 1:].flatten())
 
-    network = compiled(model, lambda fast: loss_of(fast, batches.windows(0))) if config.compile else model
+    network: nn.Module = model
+    if config.compile:
+        part = batches.windows(0).chunk(config.grad_accumulation)[0]
+        network = compiled(model, lambda fast: loss_of(fast, part))
     model.train()
     with progress_bar(config.max_steps, run.step) as bar:
-        if run.step == 0:
+        if not run.resumed:
+            loss_val = run.evaluate_and_save()
             size = run.corpus.tokenizer.vocab_size
-            log.info("before training: val %.4f; pure guessing: ln %d = %.4f", run.evaluate(), size, math.log(size))
+            log.info("before training: val %.4f; pure guessing: ln %d = %.4f", loss_val, size, math.log(size))
         while run.step < config.max_steps:
             if stop.received:
-                run.save("last.pt")
+                run.save()
                 return "interrupted"
             started = time.perf_counter()
             factor = lr_factor(run.step, config.max_steps, run.config.optimizer)
-            lr = factor * run.config.optimizer.lr
             for group in optimizer.param_groups:
                 group["lr"] = factor * group["peak_lr"]
             loss = 0.0
@@ -90,9 +92,8 @@ def train(run: Run, stop: StopSignal) -> str:
                 loss += part_loss.item()
             grad_norm = float(nn.utils.clip_grad_norm_(model.parameters(), run.config.optimizer.grad_clip or math.inf))
             if not math.isfinite(loss + grad_norm):
-                raise Diverged(
-                    "the gradient" if math.isfinite(loss) else "the training loss", run.step + 1, lr, run.loss_train
-                )
+                what = "the gradient" if math.isfinite(loss) else "the training loss"
+                raise Diverged(what, run.step + 1, run.lr, run.loss_train)
             optimizer.step()
             optimizer.zero_grad()
             run.step += 1
@@ -105,14 +106,20 @@ def train(run: Run, stop: StopSignal) -> str:
             bar.set_postfix_str(f"train {loss:.3f}, val {run.loss_val:.3f}, {speed:,.0f} characters/s", refresh=False)
             bar.update()
             if run.step % config.log_interval == 0 or last:
-                points = {"loss/train": loss, "optim/lr": lr, "optim/grad_norm": grad_norm, "speed/chars_per_s": speed}
+                points = {
+                    "loss/train": loss,
+                    "optim/lr": run.lr,
+                    "optim/grad_norm": grad_norm,
+                    "speed/chars_per_s": speed,
+                }
                 run.tracker.scalars(points, run.step)
             if run.step % config.eval_interval == 0 or last:
-                log.info("step %d: train %.4f, val %.4f", run.step, loss, run.evaluate())
+                loss_val = run.evaluate_and_save()
+                log.info("step %d: train %.4f, val %.4f", run.step, loss, loss_val)
                 if config.patience is not None and run.best["waited"] >= config.patience:
                     return "early_stopped"
             elif config.save_interval is not None and run.step % config.save_interval == 0:
-                run.save("last.pt")
+                run.save()
             if out_of_time:
                 return "time_limit"
     return "finished"
@@ -126,21 +133,22 @@ def main(config: TrainConfig) -> float:
     overrides = list(HydraConfig.get().overrides.task)
     with logging_to(folder), StopSignal() as stop, memory_shortage_in_words():
         run, changes = prepared_run(config, folder, overrides)
+        run.open_folder()
+        status = "failed"
         try:
             introduce(run, changes)
             status = train(run, stop)
-        except BaseException as error:
-            with contextlib.suppress(OSError):  # the first error is the one to tell
-                write_summary(folder, run.summary("diverged" if isinstance(error, Diverged) else "failed", overrides))
+        except Diverged:
+            status = "diverged"
             raise
         finally:
-            run.tracker.close()
-        summary = run.summary(status, overrides)
-        write_summary(folder, summary)
+            with contextlib.suppress(OSError):  # where the disk is full, the first error is the one to tell
+                run.tracker.close(succeeded=status not in ("failed", "diverged"))
+                write_summary(folder, run.summary(status, overrides))
         if status == "interrupted":
-            log.info("interrupted: saved after step %d. Go on with: python train.py resume=%s", run.step, folder)
+            log.info("interrupted: saved after step %d. Go on with: %s", run.step, resume_command(folder))
             raise SystemExit(stop.exit_status)
-        report(run, summary)
+        report(run, status, overrides)
     return float(run.best["loss_val"])
 
 
@@ -151,26 +159,28 @@ def prepared_run(config: TrainConfig, folder: Path, overrides: list[str]) -> tup
     if config.resume is not None:
         saved = checkpoints.load(folder / "last.pt")
         config, changes = resumed_config(saved["config"], config, overrides)
-        if found := problems(config):
+        if found := problems(config) + reasons_to_stay_ended(saved, config):
             raise UserError("; ".join(found))
-        if saved["step"] >= config.trainer.max_steps:
-            raise UserError(
-                f"{folder} has done its {saved['step']} steps: to train it further, add trainer.max_steps=N"
-            )
     corpus = texts.load(config.data, config.model.block_size)
     if saved is not None:
         refuse_other_text(saved["corpus"], corpus.identity())
     return Run(config, corpus, folder, saved), changes
 
 
-def report(run: Run, summary: dict[str, Any]) -> None:
+def report(run: Run, status: str, overrides: list[str]) -> None:
     """What a person wants to see at the end: figures, a text, where things are, and what to type next."""
-    print(f"\n{results_table(summary)}\n\n{run.sample(run.best_model(), 500)}\n")
-    print(f"Saved in {run.folder}: best.pt, last.pt, summary.json, samples.txt, train.log")
-    print(f"Watch:  tensorboard --logdir {run.folder.parent}")
-    print(f"Sample: python sample.py checkpoint={run.folder}", flush=True)
+    where = shlex.quote(f"checkpoint={run.folder}")
+    with contextlib.suppress(BrokenPipeError):
+        print(f"\n{results_table(run.summary(status, overrides))}\n\n{run.sample(run.best_model(), 500)}\n")
+        print(f"Saved in {run.folder}: best.pt, last.pt, summary.json, samples.txt, train.log")
+        print(f"Watch:  tensorboard --logdir {shlex.quote(str(run.folder.parent))}")
+        print(f"Sample: python sample.py {where}", flush=True)
     if run.config.data.fallback_reason:
         log.warning("NOT Tiny Shakespeare: %s. This was the built-in Playlet", run.config.data.fallback_reason)
+
+
+def resume_command(folder: Path) -> str:
+    return f"python train.py {shlex.quote(f'resume={folder}')}"
 
 
 def introduce(run: Run, changes: list[str]) -> None:
@@ -185,22 +195,19 @@ def introduce(run: Run, changes: list[str]) -> None:
     counts = run.model.parameter_counts()
     parts = ", ".join(f"{part} {count:,}" for part, count in counts.items() if count)
     log.info("model: %s, %s parameters (%s)", config.model.name, f"{sum(counts.values()):,}", parts)
-    if run.step:
+    if run.resumed:
         log.info("going on after step %d; changed: %s", run.step, ", ".join(changes) or "nothing")
-    described = OmegaConf.to_yaml(OmegaConf.structured(config))
-    write_text(run.folder / "config.yaml", described)
-    run.tracker.text("config", described, run.step)
 
 
-def text_or_playlet(config: TrainConfig, sweeping: bool) -> list[str]:
+def before_any_run(config: Any, sweeping: bool) -> list[str]:
     """Have the text at hand before a run begins; where Tiny Shakespeare cannot be had, turn a plain run to the Playlet.
 
     In a sweep, or with data.fallback=null, CannotBeHad is raised instead: nobody may find a night of runs on another text.
     """
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    if processes > 1:
+    processes = os.environ.get("WORLD_SIZE", "1")
+    if processes not in ("", "0", "1"):
         raise UserError(
-            f"{processes} processes were started, and training in several is not supported: run python train.py"
+            f"{processes} processes were started; training in several is not supported: run python train.py"
         )
     if config.resume is not None or config.data.name != "tiny_shakespeare":
         return []
@@ -214,4 +221,4 @@ def text_or_playlet(config: TrainConfig, sweeping: bool) -> list[str]:
 
 
 if __name__ == "__main__":
-    COMMAND_LINE.run(main, text_or_playlet)
+    COMMAND_LINE.run(main, before_any_run)

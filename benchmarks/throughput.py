@@ -17,7 +17,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 import torch.nn.functional as F
 from omegaconf import OmegaConf
+from torch import nn
 
+from configs.overrides import OverrideReader
 from configs.schema import TrainConfig
 from model.generation import generate
 from model.language_model import LanguageModel
@@ -30,22 +32,27 @@ VOCAB_SIZE = 65
 
 
 def main() -> None:
-    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.from_cli()))
+    overrides, problems = OverrideReader(TrainConfig, {}, sweeping=False).read(sys.argv[1:])
+    if problems:
+        sys.exit("\n".join(problems))
+    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.from_dotlist(overrides)))
     assert isinstance(config, TrainConfig)
     setup = choose_setup(config.trainer)
     model = LanguageModel(config.model, VOCAB_SIZE).to(setup.device)
     optimizer = make_optimizer(model, config.optimizer)
     ids = torch.randint(VOCAB_SIZE, (20_000,))
-    windows = ids[: config.trainer.batch_size * (config.model.block_size + 1)].view(config.trainer.batch_size, -1)
-    windows = windows.to(setup.device)
+    windows = torch.randint(VOCAB_SIZE, (config.trainer.batch_size, config.model.block_size + 1)).to(setup.device)
 
     def train(steps: int = 10) -> int:
         for _ in range(steps):
             with setup.forward_precision():
                 logits = model(windows[:, :-1])
-            F.cross_entropy(logits.float().flatten(0, 1), windows[:, 1:].flatten()).backward()
+            loss = F.cross_entropy(logits.float().flatten(0, 1), windows[:, 1:].flatten())
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.grad_clip).item()  # waits for a GPU, too
             optimizer.step()
             optimizer.zero_grad()
+        loss.item()
         return int(steps * config.trainer.batch_size * config.model.block_size)
 
     def write() -> int:

@@ -7,6 +7,7 @@ instead of a traceback. It imports no torch.
 import contextlib
 import io
 import itertools
+import json
 import math
 import os
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
@@ -29,8 +31,7 @@ from configs.overrides import OverrideReader, override_of, yaml_groups
 from configs.schema import UserError, options, problems
 
 CONFIGS = Path(__file__).parent
-_RUN_FILES = ("config.yaml", "last.pt", "best.pt", "summary.json", "multirun.yaml")  # any of these: here lies a run
-_MOST_COMBINATIONS = 500  # of a sweep that are checked before its first job; every job checks itself again
+_MOST_COMBINATIONS = 64  # of a sweep that are checked before its first job; every job checks itself again
 
 
 class CommandLine:
@@ -68,6 +69,9 @@ class CommandLine:
 
         reader = OverrideReader(self.schema, groups, self.sweeping)
         self.overrides, found = reader.read(typed)
+        found += [f"{folder} is no folder of configurations" for folder in folders if not folder.is_dir()]
+        if parsed.config_name or parsed.config_path:
+            found.append("another main configuration is not supported: put a preset into experiment/ of a --config-dir")
         for flag in wrong_flags:
             meant = reader.nearest(flag.strip("-").partition("=")[0])
             found.append(f"{flag}: options are written KEY=VALUE, without dashes; {meant}")
@@ -111,7 +115,8 @@ class CommandLine:
 
         try:
             if before is not None:
-                self._replace(before(self._composed(next(self._jobs())), self.sweeping))
+                for overrides in list(self._jobs()):
+                    self._replace(before(self._composed(overrides), self.sweeping))
             if self.writes_runs:
                 self._replace([self._claimed_folder()])
             self._hand_over(job, self.flags + self.overrides)
@@ -157,7 +162,7 @@ class CommandLine:
                 composed = self._composed(overrides)
                 mine = OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"])
                 yield from problems(OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(self.schema), mine)))
-            except (HydraException, OmegaConfBaseException) as error:
+            except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
                 yield " ".join(str(error).splitlines()[:2])
 
     def _claimed_folder(self) -> str:
@@ -168,18 +173,18 @@ class CommandLine:
         if config.get("resume") is not None:
             if self.sweeping or typed:
                 raise UserError("resume= goes on in the run's own folder: leave out -m and hydra.run.dir")
-            folder = Path(config.resume) if Path(config.resume).is_dir() else Path(config.resume).parent
+            named = Path(config.resume)
+            folder = named.parent if named.name == "last.pt" else named
             if not (folder / "last.pt").is_file():
-                raise UserError(f"resume={config.resume}: there is no last.pt in {folder}")
+                raise UserError(f"resume={config.resume} is neither a run folder with a last.pt in it nor a last.pt")
             return override_of(key, str(folder))
         folder = Path(OmegaConf.select(config, key))
         if not typed:
-            return override_of(key, str(_new_folder(folder)))
-        held = [name for name in _RUN_FILES if (folder / name).exists()]
-        if held:
-            raise UserError(
-                f"{folder} holds a run already ({held[0]}): choose another folder, or go on with it by resume={folder}"
-            )
+            folder = _new_folder(folder)
+        elif (folder / "multirun.yaml").exists():
+            raise UserError(f"{folder} holds a sweep already: choose another folder")
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
         return override_of(key, str(folder))
 
     def _help(self, groups: dict[str, list[str]]) -> str:
@@ -195,11 +200,8 @@ class CommandLine:
         defaults = OmegaConf.structured(self.schema)
         for key, metadata in options(self.schema).items():
             default = OmegaConf.select(defaults, key)
-            shown = (
-                {None: "null", True: "true", False: "false"}.get(default, default)
-                if not OmegaConf.is_list(default)
-                else "[...]"
-            )
+            shown = "[...]" if OmegaConf.is_list(default) else default
+            shown = shown if isinstance(shown, str) else json.dumps(shown)
             choices = f" ({'|'.join(metadata['choices'])})" if metadata["choices"] else ""
             lines.append(f"  {f'{key}={shown}':<34} {metadata['help']}{choices}")
         return "\n".join([*lines, "", "Hydra's own flags, such as --cfg job and -m: --hydra-help"])
@@ -208,14 +210,14 @@ class CommandLine:
 def _new_folder(wanted: Path) -> Path:
     """Make a folder that did not exist: the wanted one, or the first free of wanted_2, wanted_3, ..."""
     wanted.parent.mkdir(parents=True, exist_ok=True)
-    for number in itertools.count(2):
-        folder = wanted if number == 2 else wanted.with_name(f"{wanted.name}_{number - 1}")
+    folder, number = wanted, 1
+    while True:
         try:
             folder.mkdir()
+            return folder
         except FileExistsError:
-            continue
-        return folder
-    raise AssertionError("there is always a next number")
+            number += 1
+            folder = wanted.with_name(f"{wanted.name}_{number}")
 
 
 def _sentence(error: Exception) -> str:

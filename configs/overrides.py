@@ -135,16 +135,15 @@ def _values(override: Override) -> list[Any]:
 def _hydra_problems(key: str) -> Iterator[str]:
     """Of Hydra's own keys, only those that it reads pass, and those under dictionaries that are the user's to fill."""
     node: Any = OmegaConf.structured(HydraConf)
-    walked: list[str] = []
-    for part in key.split("."):
-        if walked:
-            if not OmegaConf.is_dict(node) or OmegaConf.get_type(node) is dict:
-                return
-            names = list(map(str, node))  # `part in node` would miss keys that have no value yet
-            if part not in names:
-                best = difflib.get_close_matches(part, names, n=1)
-                advice = f"did you mean {'.'.join([*walked, best[0]])}?" if best else "--hydra-help tells more"
-                yield f"Hydra has no option {key}: {advice}"
-                return
-            node = None if OmegaConf.is_missing(node, part) else node[part]
-        walked.append(part)
+    walked, *rest = key.split(".")
+    for part in rest:
+        if not OmegaConf.is_dict(node) or OmegaConf.get_type(node) is dict:
+            return
+        names = list(map(str, node))  # `part in node` would miss keys that have no value yet
+        if part not in names:
+            best = difflib.get_close_matches(part, names, n=1)
+            advice = f"did you mean {walked}.{best[0]}?" if best else "--hydra-help tells more"
+            yield f"Hydra has no option {key}: {advice}"
+            return
+        node = None if OmegaConf.is_missing(node, part) else node[part]
+        walked += f".{part}"

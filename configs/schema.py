@@ -80,7 +80,7 @@ class DataConfig:
     fallback: str | None = option("playlet", "for want of Tiny Shakespeare; null: stop", choices=("playlet",))
     fallback_reason: str | None = option(None, "why the fallback was taken; filled in by train.py")
     urls: list[str] = option(TINY_SHAKESPEARE_URLS, "where Tiny Shakespeare is downloaded from, in order")
-    timeout: float = option(15.0, "seconds without an answer before a download is given up", above=0)
+    timeout: float = option(15.0, "seconds without an answer before a download is given up", above=0, most=600)
 
 
 @dataclass
@@ -114,7 +114,9 @@ class TrainerConfig:
     overfit_batch: bool = option(False, "train on the first step's windows again and again")
     device: str = option("auto", "auto, cpu, cuda, cuda:1, mps")
     precision: str = option("auto", "of the forward pass", choices=("auto", "float32", "bfloat16"), also="dtype")
-    threads: int | None = option(None, "processor threads; null: one a core", least=1, also="num_threads num_workers")
+    threads: int | None = option(
+        None, "processor threads; null: one a core", least=1, most=1024, also="num_threads num_workers"
+    )
     compile: bool = option(False, "torch.compile the model: slow to start, then faster")
 
 
@@ -190,7 +192,9 @@ def _limit_problems(key: str, value: Any, metadata: Any) -> Iterator[str]:
         "above": lambda limit: value > limit,
         "below": lambda limit: value < limit,
     }
-    limits = metadata["limits"]
+    limits = dict(metadata["limits"])
+    if isinstance(value, int):
+        limits.setdefault("most", 2**31 - 1)
     if not math.isfinite(value) or not all(holds[name](limit) for name, limit in limits.items()):
         wanted = " and ".join(f"{words[name]} {limit}" for name, limit in limits.items())
         yield f"{key}={value} is refused: it must be {wanted or 'a finite number'}"

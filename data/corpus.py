@@ -8,6 +8,7 @@ import os
 import time
 import urllib.request
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -123,12 +124,13 @@ def tiny_shakespeare(config: DataConfig) -> str:
         if _sha256(text) == TINY_SHAKESPEARE_SHA256:
             return text
         log.warning("%s is damaged: downloading it again", CACHE)
-    text = _download(config.urls, config.timeout)
+    text = _download(tuple(config.urls), config.timeout)
     _keep(text)
     return text
 
 
-def _download(urls: list[str], timeout: float) -> str:
+@cache  # one process asks once, even where the text cannot be kept
+def _download(urls: tuple[str, ...], timeout: float) -> str:
     failures = []
     for url in urls:
         try:
@@ -162,7 +164,7 @@ def _fetch(url: str, timeout: float) -> bytes:
         ) as bar,
     ):
         body = bytearray()
-        while len(body) <= TINY_SHAKESPEARE_BYTES and (piece := response.read(1 << 14)):
+        while len(body) <= TINY_SHAKESPEARE_BYTES and (piece := response.read1(1 << 14)):
             body += piece
             bar.update(len(piece))
             if time.monotonic() > deadline:
@@ -172,7 +174,7 @@ def _fetch(url: str, timeout: float) -> bytes:
 
 def _keep(text: str) -> None:
     """Put a checked text in the cache whole or not at all; where that cannot be, this run goes on without."""
-    temporary = CACHE.with_name(f"{CACHE.name}.{os.getpid()}.tmp")
+    temporary = CACHE.with_name(f".{CACHE.name}.{os.getpid()}.tmp")
     try:
         CACHE.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -19,7 +19,7 @@ HIGHEST_ORDER = 5
 def baseline_losses(train: Ids, validation: Ids, vocab_size: int, highest: int = HIGHEST_ORDER) -> dict[str, float]:
     """Nats per character on the validation part of the orders 1 ("1") to `highest`, fitted on the training part.
 
-    Counted are the characters that evaluation counts: all but the first. Memory is about 20 bytes a training character.
+    Counted are the characters that evaluation counts: all but the first. Memory is about 50 bytes a training character.
     Orders whose sequences do not fit in 63 bits (vocabularies above 6,208 characters at order 5) are left out.
     """
     losses = {}

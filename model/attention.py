@@ -30,8 +30,9 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float =
 
 def causal_average(value: Tensor) -> Tensor:
     """The mean of this and all earlier rows, which is attention with equal weights: (..., T, S) -> (..., T, S)."""
-    counts = torch.arange(1, value.size(-2) + 1, device=value.device, dtype=value.dtype)
-    return value.cumsum(-2) / counts.unsqueeze(-1)
+    counts = torch.arange(1, value.size(-2) + 1, device=value.device)
+    # Half precision cannot count to 257, and adds with ever larger errors.
+    return (value.float().cumsum(-2) / counts.unsqueeze(-1)).to(value.dtype)
 
 
 class CausalSelfAttentionHead(nn.Module):
@@ -98,7 +99,7 @@ class MultiHeadAttention(nn.Module):
             query, key = F.rms_norm(query, (self.head_size,)), F.rms_norm(key, (self.head_size,))
         if self.rotation is not None:
             query, key = self.rotation(query), self.rotation(key)
-        return causal_attention(query, key, value.to(query.dtype), self.dropout if self.training else 0.0)
+        return causal_attention(query, key, value, self.dropout if self.training else 0.0)
 
 
 class Rotation(nn.Module):

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from configs.schema import UserError
 from model.language_model import LanguageModel
 
 
@@ -15,28 +16,20 @@ def next_distribution(
 
     temperature 0 puts everything on the likeliest character. top_k keeps that many likeliest characters; top_p then
     keeps the fewest likeliest ones that together hold that share (Holtzman et al., 2020). What is left sums to one.
-    Ties go to the character with the lower id. Raises ValueError for logits that are not finite.
+    Ties go to the character with the lower id. Raises UserError for logits that are not finite.
     """
     logits = logits.detach().to("cpu", torch.float64)  # the draw must be the same on every device
     if not bool(torch.isfinite(logits).all()):
-        raise ValueError("the model gave logits that are not finite numbers: its weights are damaged")
+        raise UserError("the model gave logits that are not finite numbers: its weights are damaged")
+    if temperature == 0:
+        temperature, top_k = 1.0, 1
     order = torch.sort(logits, descending=True, stable=True).indices
-    if temperature == 0:
-        kept = order[:1]
-    else:
-        ranked = ((logits - logits.max()) / temperature)[order].softmax(0)
-        count = min(top_k or len(ranked), len(ranked))
-        if top_p is not None:
-            ranked_kept = ranked[:count] / ranked[:count].sum()
-            before = ranked_kept.cumsum(0) - ranked_kept  # the share held by likelier characters
-            count = max(1, int((before < top_p).sum()))
-        kept = order[:count]
-    probabilities = torch.zeros_like(logits)
-    if temperature == 0:
-        probabilities[kept] = 1.0
-    else:
-        probabilities[kept] = ranked[: len(kept)] / ranked[: len(kept)].sum()
-    return probabilities
+    ranked = ((logits - logits.max()) / temperature)[order].softmax(0)[:top_k]
+    ranked /= ranked.sum()
+    if top_p is not None:
+        held_by_likelier = ranked.cumsum(0) - ranked
+        ranked = ranked[: max(1, int((held_by_likelier < top_p).sum()))]
+    return torch.zeros_like(logits).scatter(0, order[: len(ranked)], ranked / ranked.sum())
 
 
 @torch.no_grad()

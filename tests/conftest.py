@@ -8,7 +8,7 @@ import torch
 
 from configs.schema import DataConfig, ModelConfig, OptimizerConfig, TrainConfig, TrainerConfig
 from data import corpus as texts
-from tests.scripts import SMALL, script
+from tests.scripts import SMALL, process
 
 TINY_SHAKESPEARE = os.environ.get("TINY_SHAKESPEARE")
 
@@ -41,7 +41,7 @@ def corpus(small_config: TrainConfig) -> texts.Corpus:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run of train.py, to be read only; it lies in runs/ of the folder above it."""
     home = tmp_path_factory.mktemp("trained")
-    result = script("train.py", *SMALL, "trainer.sample_length=50", cwd=home)
+    result = process("train.py", *SMALL, "trainer.sample_length=50", cwd=home)
     assert result.returncode == 0, result.stderr
     (folder,) = (home / "runs").iterdir()
     return folder

@@ -1,12 +1,19 @@
-"""Helpers for tests that start the real scripts as processes."""
+"""Helpers for tests that run the real scripts."""
 
+import contextlib
+import io
 import os
+import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 ROOT = Path(__file__).parents[1]
-SMALL = ("debug=smoke", "trainer.sample_length=0")
+SMALL = ("debug=smoke", "trainer.sample_length=0", "trainer.threads=1")
+
+Result = subprocess.CompletedProcess[str]
 
 
 def environment(**changes: str) -> dict[str, str]:
@@ -15,13 +22,34 @@ def environment(**changes: str) -> dict[str, str]:
     return {**inherited, "OMP_NUM_THREADS": "1", **changes}
 
 
-def script(name: str, *arguments: str, cwd: Path, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
-    """Run train.py or sample.py to its end. Standard input is `stdin` as UTF-8, or nothing."""
+def script(name: str, *arguments: str, cwd: Path, stdin: str = "", **env: str) -> Result:
+    """Run a script to its end as if from the command line, but in this process: torch is imported already."""
+    program = str(ROOT / name)
+    output, errors, status = io.StringIO(), io.StringIO(), 0
+    before = signal.getsignal(signal.SIGINT)
+    with contextlib.ExitStack() as entered:
+        entered.enter_context(contextlib.chdir(cwd))
+        entered.enter_context(mock.patch.dict(os.environ, environment(**env), clear=True))
+        entered.enter_context(mock.patch.object(sys, "argv", [program, *arguments]))
+        entered.enter_context(mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()))))
+        entered.enter_context(contextlib.redirect_stdout(output))
+        entered.enter_context(contextlib.redirect_stderr(errors))
+        entered.callback(signal.signal, signal.SIGINT, before)
+        try:
+            runpy.run_path(program, run_name="__main__")
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    return Result([program, *arguments], status, output.getvalue(), errors.getvalue())
+
+
+def process(name: str, *arguments: str, cwd: Path, **env: str) -> Result:
+    """Run a script to its end in a process of its own."""
+    command = [sys.executable, str(ROOT / name), *arguments]
     return subprocess.run(
-        [sys.executable, str(ROOT / name), *arguments],
+        command,
         cwd=cwd,
         env=environment(**env),
-        input=stdin,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
         errors="backslashreplace",
@@ -42,7 +70,7 @@ def start(name: str, *arguments: str, cwd: Path, **env: str) -> "subprocess.Pope
     )
 
 
-def refused(result: subprocess.CompletedProcess[str], *words: str) -> None:
+def refused(result: Result, *words: str) -> None:
     """Assert that a script refused in plain sentences: status 2, every one of the words, no traceback."""
     assert result.returncode == 2, result.stderr
     assert "Traceback" not in result.stderr

@@ -4,7 +4,6 @@ import errno
 import os
 import pickle
 import resource
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,8 +22,9 @@ from training.run import Run
 @pytest.fixture
 def run(small_config: TrainConfig, corpus: Corpus, tmp_path: Path) -> Iterator[Run]:
     run = Run(small_config, corpus, tmp_path)
+    run.open_folder()
     yield run
-    run.tracker.close()
+    run.tracker.close(succeeded=True)
 
 
 KEYS = {
@@ -65,7 +65,7 @@ def test_a_checkpoint_holds_everything_and_nothing_but_plain_types(trained: Path
 
 def test_the_model_comes_back(run: Run) -> None:
     path = run.folder / "last.pt"
-    run.save("last.pt")
+    run.save()
     again = checkpoints.model_from(checkpoints.load(path), path)
     ids = torch.randint(run.model.vocab_size, (2, 16))
     assert torch.equal(again(ids), run.model(ids))
@@ -108,7 +108,7 @@ def bad_files(folder: Path, good: bytes) -> dict[str, Path]:
 
 
 def test_what_is_no_checkpoint_is_refused_and_runs_nothing(run: Run) -> None:
-    run.save("last.pt")
+    run.save()
     for name, path in bad_files(run.folder, (run.folder / "last.pt").read_bytes()).items():
         with pytest.raises(UserError) as error:
             checkpoints.load(path)
@@ -118,7 +118,7 @@ def test_what_is_no_checkpoint_is_refused_and_runs_nothing(run: Run) -> None:
 
 
 def test_the_bomb_would_go_off_in_an_unsafe_loader(run: Run) -> None:
-    run.save("last.pt")
+    run.save()
     path = bad_files(run.folder, b"")["bomb"]
     torch.load(path, weights_only=False)
     assert (run.folder / "marker").exists()
@@ -141,7 +141,7 @@ DAMAGE: dict[str, Any] = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_weights_that_do_not_belong_are_refused(run: Run, damage: str) -> None:
-    run.save("last.pt")
+    run.save()
     checkpoint = checkpoints.load(run.folder / "last.pt")
     DAMAGE[damage](checkpoint)
     with pytest.raises(UserError, match=r"last\.pt"):
@@ -149,26 +149,26 @@ def test_weights_that_do_not_belong_are_refused(run: Run, damage: str) -> None:
 
 
 def test_a_full_disk_leaves_the_file_before(run: Run) -> None:
-    run.save("last.pt")
+    run.save()
     before = (run.folder / "last.pt").read_bytes()
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))  # no file may grow above this
     try:
         with pytest.raises(UserError) as error:
-            run.save("last.pt")
+            run.save()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert "last.pt" in str(error.value)
     assert os.strerror(errno.EFBIG) in str(error.value)
     assert (run.folder / "last.pt").read_bytes() == before
-    assert not list(run.folder.glob("*.tmp")) + list(run.folder.glob(".*.tmp"))
+    assert not list(run.folder.glob(".*.tmp"))
 
 
 def test_a_vanished_folder_is_named(run: Run) -> None:
-    shutil.rmtree(run.folder)
+    run.folder.rename(run.folder.with_name("elsewhere"))
     with pytest.raises(UserError, match=r"last\.pt: No such file or directory"):
-        run.save("last.pt")
-    run.folder.mkdir()
+        run.save()
+    run.folder.with_name("elsewhere").rename(run.folder)
 
 
 def test_random_states_come_back() -> None:

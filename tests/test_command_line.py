@@ -122,23 +122,58 @@ def test_a_sweep_is_checked_before_its_first_job(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_two_runs_in_the_same_second_have_a_folder_each(tmp_path: Path) -> None:
-    same = "hydra.job.name=same"
-    processes = [start("train.py", *SMALL, "trainer.max_steps=2", same, cwd=tmp_path) for _ in range(2)]
-    for process in processes:
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == 0, errors
-    folders = list((tmp_path / "runs").iterdir())
-    assert len(folders) == 2
-    for folder in folders:
-        assert (folder / "train.log").read_text().count("run folder") == 1
+def test_of_two_runs_in_one_folder_the_second_is_refused(tmp_path: Path) -> None:
+    same = (*SMALL, "trainer.max_steps=2", "hydra.run.dir=same")
+    processes = [start("train.py", *same, cwd=tmp_path) for _ in range(2)]
+    errors = {process.wait(timeout=90): process.communicate()[1] for process in processes}
+    assert errors.keys() == {0, 2}
+    assert "same holds a run already" in errors[2]
+    assert (tmp_path / "same" / "train.log").read_text().count("run folder") == 1
+
+
+def test_jobs_that_would_share_a_folder_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    result = script("train.py", "-m", *SMALL, "trainer.max_steps=2", "seed=1,2", "hydra.sweep.subdir=x", cwd=tmp_path)
+    refused(result, "1 jobs of the sweep failed", "job 1", "holds a run already")
+    (summary,) = (tmp_path / "runs").glob("*/x/summary.json")
+    assert json.loads(summary.read_text())["seed"] == 1
 
 
 def test_a_folder_that_holds_a_run_is_not_used_again(trained: Path) -> None:
     before = {path.name: path.read_bytes() for path in trained.iterdir()}
     result = script("train.py", *SMALL, f"hydra.run.dir={trained}", cwd=trained.parents[1])
-    refused(result, "holds a run already", f"resume={trained}")
+    refused(result, "holds a run already", f"resume=runs/{trained.name}")
     assert {path.name: path.read_bytes() for path in trained.iterdir()} == before
+
+
+def test_help_shows_the_defaults_as_one_would_type_them(tmp_path: Path) -> None:
+    shown = script("train.py", "--help", cwd=tmp_path).stdout
+    for default in (
+        "dropout=0.0 ",
+        "grad_clip=1.0 ",
+        "grad_accumulation=1 ",
+        "compile=false ",
+        "bigram=true ",
+        "path=null ",
+    ):
+        assert default in shown
+
+
+def test_configurations_that_cannot_be_read_are_said_plainly(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "bad.yaml").write_text("model: [unclosed\n")
+    refused(script("train.py", "--config-dir", str(tmp_path), "experiment=bad", cwd=tmp_path), "bad.yaml")
+    refused(script("train.py", "--config-dir", "nowhere", cwd=tmp_path), "nowhere is no folder of configurations")
+    refused(script("train.py", "--config-name", "sample", cwd=tmp_path), "another main configuration is not supported")
+
+
+def test_a_reader_of_the_log_who_leaves_does_not_stop_the_training(tmp_path: Path) -> None:
+    process = start("train.py", *SMALL, "hydra.run.dir=run", cwd=tmp_path)
+    assert process.stderr is not None
+    assert process.stdout is not None
+    process.stderr.close()
+    process.stdout.close()
+    assert process.wait(timeout=60) == 0
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "finished"
 
 
 def test_a_taken_name_gets_a_number(tmp_path: Path) -> None:
@@ -153,7 +188,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_a_local_file_holds_what_only_this_machine_needs(tmp_path: Path) -> None:
     (tmp_path / "local").mkdir()
-    (tmp_path / "local" / "default.yaml").write_text("# @package _global_\ntrainer:\n  batch_size: 3\n")
+    (tmp_path / "local" / "default.yaml").write_text("# @package _global_\ntrainer:\n  batch_size: 3\nseed: 1\n")
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\nseed: 9\n")
     result = script("train.py", "--config-dir", str(tmp_path), "--cfg", "job", "experiment=mine", cwd=tmp_path)

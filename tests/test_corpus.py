@@ -17,7 +17,7 @@ import pytest
 from configs.schema import TINY_SHAKESPEARE_URLS, DataConfig, UserError
 from data import corpus as texts
 from data import playlet
-from tests.scripts import ROOT, refused, script
+from tests.scripts import ROOT, process, refused, script
 
 TEXT = "é “x” 日 🙂\nsecond line\n" * 20
 
@@ -102,16 +102,16 @@ def test_the_parts_are_the_text_in_order() -> None:
     }
 
 
-@pytest.mark.parametrize("locale", [{}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}])
-def test_texts_are_utf8_in_every_locale(tmp_path: Path, locale: dict[str, str]) -> None:
+def test_texts_are_utf8_in_every_locale(tmp_path: Path) -> None:
+    locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     (tmp_path / "text.txt").write_bytes(TEXT.encode())
     small = ("debug=smoke", "trainer.max_steps=1", "model.block_size=8")
-    result = script("train.py", "data=text", "data.path=text.txt", *small, "hydra.run.dir=run", cwd=tmp_path, **locale)
+    result = process("train.py", "data=text", "data.path=text.txt", *small, "hydra.run.dir=run", cwd=tmp_path, **locale)
     assert result.returncode == 0, result.stderr
     assert f"{len(set(TEXT))} distinct" in result.stderr
     for name in ("config.yaml", "train.log", "samples.txt", "summary.json"):
         (tmp_path / "run" / name).read_text(encoding="utf-8")
-    assert script("sample.py", "checkpoint=run", "prompt=é “x” 日 🙂", cwd=tmp_path, **locale).returncode == 0
+    assert process("sample.py", "checkpoint=run", "prompt=é “x” 日 🙂", cwd=tmp_path, **locale).returncode == 0
 
 
 @pytest.mark.slow
@@ -157,6 +157,13 @@ class Server(BaseHTTPRequestHandler):
         if self.path == "/silent":
             time.sleep(3)
             return
+        if self.path == "/drip":
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    self.wfile.write(b"x")
+                    time.sleep(0.01)
         body = {"/page": b"<html>please log in</html>", "/endless": self.body + b"x" * 10_000_000}.get(
             self.path, self.body
         )
@@ -205,10 +212,16 @@ BAD = {
 
 @pytest.mark.parametrize("path", BAD)
 def test_what_is_not_the_text_never_becomes_the_corpus(server: str, path: str) -> None:
+    texts._download.cache_clear()
     with pytest.raises(texts.CannotBeHad) as error:
         texts.tiny_shakespeare(DataConfig(urls=[server + path], timeout=1))
     assert BAD[path] in str(error.value)
     assert not texts.CACHE.exists()
+
+
+def test_a_server_that_drips_is_given_up(server: str) -> None:
+    with pytest.raises(texts.CannotBeHad, match=r"only [\d,]+ bytes after 1 s"):
+        texts.tiny_shakespeare(DataConfig(urls=[f"{server}/drip"], timeout=0.05))
 
 
 def test_mirrors_are_tried_in_order(server: str) -> None:
@@ -235,6 +248,8 @@ def test_without_room_for_a_cache_the_text_is_used_all_the_same(server: str, cap
     texts.CACHE.parent.write_text("a file where the folder should be")
     assert texts.tiny_shakespeare(DataConfig(urls=[f"{server}/good"])).encode() == Server.body
     assert "could not be kept" in caplog.text
+    assert texts.tiny_shakespeare(DataConfig(urls=[f"{server}/good"])).encode() == Server.body
+    assert Server.asked == ["/good"]
 
 
 def test_a_named_copy_is_taken_first_and_must_be_the_text(

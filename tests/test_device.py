@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from configs.schema import TrainerConfig, UserError
-from tests.scripts import SMALL, refused, script
+from tests.scripts import SMALL, process, refused, script
 from training.device import choose_device, choose_setup, compiled
 
 HAS_CUDA = torch.cuda.is_available()
@@ -22,19 +22,20 @@ def test_auto_finds_a_device_and_says_why() -> None:
     assert torch.get_num_threads() == 1
 
 
-@pytest.mark.parametrize("name", ["gpu", "cpu:x", "", "cuda:-1", "cuda:x"])
+@pytest.mark.parametrize("name", ["gpu", "cpu:x", "cpu:", "cpu:0", "", "cuda:-1", "cuda:x", "cuda:²"])
 def test_an_unknown_device_is_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"device={name} is no device"):
-        choose_device(name)
+        choose_device(name, "device")
 
 
 @pytest.mark.skipif(HAS_CUDA, reason="a GPU is here")
 def test_a_gpu_that_is_not_here_is_refused(tmp_path: Path) -> None:
     for name in ("cuda", "cuda:3"):
         with pytest.raises(UserError, match=f"device={name}: torch finds no CUDA GPU here. Use device=auto"):
-            choose_device(name)
+            choose_device(name, "device")
     refused(
-        script("train.py", *SMALL, "trainer.device=cuda", cwd=tmp_path), "device=cuda: torch finds no CUDA GPU here"
+        script("train.py", *SMALL, "trainer.device=cuda", cwd=tmp_path),
+        "trainer.device=cuda: torch finds no CUDA GPU here. Use trainer.device=auto",
     )
     assert not list((tmp_path / "runs").iterdir())
 
@@ -48,7 +49,7 @@ def test_training_on_a_gpu_comes_near_training_on_the_cpu(tmp_path: Path) -> Non
         assert result.returncode == 0, result.stderr
         losses.append(torch.load(tmp_path / device / "last.pt", weights_only=True)["best"]["loss_val"])
     assert losses[0] == pytest.approx(losses[1], abs=1e-3)
-    assert script("sample.py", "checkpoint=cuda", "device=cpu", cwd=tmp_path, CUDA_VISIBLE_DEVICES="").returncode == 0
+    assert process("sample.py", "checkpoint=cuda", "device=cpu", cwd=tmp_path, CUDA_VISIBLE_DEVICES="").returncode == 0
 
 
 def test_cpu_auto_is_exact() -> None:
@@ -97,7 +98,7 @@ def test_a_compiled_model_shares_its_weights_under_their_own_names() -> None:
 @pytest.mark.slow
 def test_without_a_compiler_a_run_says_so_and_goes_on(tmp_path: Path) -> None:
     broken = {"CXX": "/bin/false", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
-    result = script("train.py", *SMALL, "trainer.compile=true", cwd=tmp_path, **broken)
+    result = process("train.py", *SMALL, "trainer.compile=true", cwd=tmp_path, **broken)
     assert result.returncode == 0, result.stderr
     assert "Traceback" not in result.stderr
     assert "torch.compile failed here" in result.stderr

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.schema import ModelConfig
+from configs.schema import ModelConfig, UserError
 from model.generation import generate, next_distribution
 from model.language_model import LanguageModel
 
@@ -75,7 +75,7 @@ def test_it_is_always_a_distribution(
 
 def test_damaged_weights_are_noticed() -> None:
     for bad in (math.nan, math.inf):
-        with pytest.raises(ValueError, match="not finite"):
+        with pytest.raises(UserError, match="not finite"):
             next_distribution(torch.tensor([0.0, bad]), 1.0)
 
 

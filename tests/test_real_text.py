@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from tests.scripts import script
+from tests.scripts import process
 
 pytestmark = pytest.mark.slow
 
 
 def trained_summary(text: Path, folder: Path, *options: str) -> dict[str, Any]:
     """Train with these options on all cores and read summary.json."""
-    result = script("train.py", f"data.path={text}", "hydra.run.dir=run", *options, cwd=folder, OMP_NUM_THREADS="")
+    result = process("train.py", f"data.path={text}", "hydra.run.dir=run", *options, cwd=folder, OMP_NUM_THREADS="")
     assert result.returncode == 0, result.stderr
     summary: dict[str, Any] = json.loads((folder / "run" / "summary.json").read_text())
     return summary
@@ -23,7 +23,7 @@ def test_the_default_run_beats_counting_and_writes_a_play(tiny_shakespeare_path:
     summary = trained_summary(tiny_shakespeare_path, tmp_path)
     assert summary["corpus"]["characters"] == 1_115_394
     assert summary["loss_val"] < summary["baselines"]["5"] < 1.67
-    play = script("sample.py", "checkpoint=run", "length=3000", "temperature=0.8", "seed=1", cwd=tmp_path).stdout
+    play = process("sample.py", "checkpoint=run", "length=3000", "temperature=0.8", "seed=1", cwd=tmp_path).stdout
     words = set(tiny_shakespeare_path.read_text(encoding="utf-8").split())
     written = play.split()
     assert sum(word in words for word in written) > 0.7 * len(written)

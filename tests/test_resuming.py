@@ -5,7 +5,7 @@ from dataclasses import asdict
 import pytest
 
 from configs.schema import ModelConfig, TrainConfig, UserError, options
-from training.resuming import MAY_CHANGE, refuse_other_text, resumed_config
+from training.resuming import MAY_CHANGE, reasons_to_stay_ended, refuse_other_text, resumed_config
 
 SAVED = asdict(TrainConfig(model=ModelConfig(n_embd=32), seed=5))
 
@@ -40,6 +40,18 @@ def test_every_other_option_is_refused_by_name() -> None:
 
 def test_another_text_is_refused_with_every_difference() -> None:
     saved = {"name": "a", "sha256": "1", "characters": 800, "vocab_size": 9}
-    refuse_other_text(saved, dict(saved))
+    refuse_other_text(saved, {**saved, "name": "renamed"})
     with pytest.raises(UserError, match=r"sha256 was 1 and is 2; characters was 800 and is 720"):
         refuse_other_text(saved, {**saved, "sha256": "2", "characters": 720})
+
+
+def test_a_run_that_is_over_says_what_to_change() -> None:
+    saved = {"step": 7, "seconds": {"train": 61.0}, "best": {"waited": 3}}
+    config = TrainConfig()
+    assert reasons_to_stay_ended(saved, config) == []
+    config.trainer.max_steps, config.trainer.max_minutes, config.trainer.patience = 7, 1.0, 3
+    reasons = "; ".join(reasons_to_stay_ended(saved, config))
+    for words in ("has done its 7 steps", "has used its 1 minutes", "no better for 3 evaluations"):
+        assert words in reasons
+    config.trainer.max_steps, config.trainer.max_minutes, config.trainer.patience = 8, 2.0, 4
+    assert reasons_to_stay_ended(saved, config) == []

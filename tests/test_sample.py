@@ -13,7 +13,7 @@ import pytest
 
 from configs.schema import SampleConfig, UserError, problems
 from sample import find_checkpoint, main
-from tests.scripts import ROOT, SMALL, environment, refused, script, start
+from tests.scripts import ROOT, SMALL, environment, process, refused, script, start
 
 VERSE = 'What\'s here? O Romeo, Romeo! a=b (hi) {x} [y] "Speak," said he; 50% #1 & é “x” 日本 🙂\ttab\n'
 
@@ -193,7 +193,7 @@ def test_a_reader_who_has_enough_ends_it_quietly(versed: Path) -> None:
 
 
 def test_a_terminal_without_a_character_shows_a_question_mark(versed: Path) -> None:
-    result = script("sample.py", "checkpoint=best.pt", "prompt=é🙂!", "length=0", cwd=versed, PYTHONIOENCODING="ascii")
+    result = process("sample.py", "checkpoint=best.pt", "prompt=é🙂!", "length=0", cwd=versed, PYTHONIOENCODING="ascii")
     assert result.returncode == 0
     assert result.stdout == "??!\n"
 

@@ -56,17 +56,19 @@ def test_a_second_signal_quits_at_once_and_spares_the_files(tmp_path: Path) -> N
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGCONT)
-    process.communicate(timeout=30)
-    assert process.returncode in (130, 143)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 143  # of the second one; a run that ends in order has 130, of the first
+    assert "interrupted: saved" not in errors
     checkpoints.load(tmp_path / "run" / "last.pt")
 
 
-def test_a_signal_while_starting_shows_no_traceback(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seconds", [0.2, 0.5, 1.0, 1.5, 2.0])
+def test_a_signal_while_starting_shows_no_traceback(tmp_path: Path, seconds: float) -> None:
     process = start("train.py", *LONG, cwd=tmp_path)
-    time.sleep(0.8)
+    time.sleep(seconds)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
-    assert process.returncode == 130
+    assert process.returncode == 130, errors
     assert "Traceback" not in errors
 
 
@@ -75,8 +77,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(
 ) -> None:
     """A child that does nothing but save is killed again and again; what is there is always one of its saves."""
     run = Run(small_config, corpus, tmp_path)
-    run.tracker.close()
-    run.save("last.pt")
+    run.save()
     chance = random.Random(1)
     steps = []
     for _ in range(40):
@@ -85,7 +86,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(
             run.step = checkpoints.load(tmp_path / "last.pt")["step"]
             while True:
                 run.step += 1
-                run.save("last.pt")
+                run.save()
         time.sleep(chance.uniform(0.005, 0.1))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

@@ -12,9 +12,10 @@ import torch
 
 from configs.schema import ModelConfig, TrainConfig
 from data.corpus import Corpus
-from tests.scripts import SMALL, refused, script
+from tests.scripts import SMALL, refused, script, start
 from train import train
 from training import checkpoint as checkpoints
+from training.evaluation import evaluate
 from training.run import Diverged, Run
 from training.stopping import StopSignal
 
@@ -42,7 +43,6 @@ def run_of(
 ) -> tuple[Run, Recorder]:
     folder.mkdir(exist_ok=True)
     run = Run(config, corpus, folder, saved)
-    run.tracker.close()
     recorder = Recorder()
     run.tracker = recorder  # type: ignore[assignment]
     return run, recorder
@@ -71,7 +71,7 @@ def test_the_counted_bigram_is_known_before_the_first_step(
     small_config: TrainConfig, corpus: Corpus, tmp_path: Path
 ) -> None:
     run, _ = run_of(small_config, corpus, tmp_path)
-    assert run.evaluate() == pytest.approx(run.baselines["2"], abs=1e-3)
+    assert run.evaluate_and_save() == pytest.approx(run.baselines["2"], abs=1e-3)
 
 
 def test_the_same_seed_gives_the_same_bits(small_config: TrainConfig, corpus: Corpus, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_parts_of_a_step_add_up_to_the_step(small_config: TrainConfig, corpus: C
         assert trained_curve(small_config, corpus, tmp_path / tag[:4], tag) == pytest.approx(curve, abs=2e-4)
 
 
-@pytest.mark.parametrize("stop_at", [1, 7, 10, 19])
+@pytest.mark.parametrize("stop_at", [0, 1, 7, 10, 19])
 def test_a_resumed_run_has_the_bits_of_the_unbroken_one(
     small_config: TrainConfig, corpus: Corpus, tmp_path: Path, stop_at: int
 ) -> None:
@@ -168,20 +168,20 @@ def test_a_time_limit_ends_a_run_with_everything_saved(
     assert checkpoints.load(tmp_path / "last.pt")["step"] == run.step
 
 
-@pytest.mark.parametrize("lr", [1e6, 1e30])
+@pytest.mark.parametrize("when", ["eval_interval", "save_interval"])
+@pytest.mark.parametrize("lr", [1e6, 1e30, 1e39])
 def test_a_loss_that_is_no_number_never_reaches_a_file(
-    small_config: TrainConfig, corpus: Corpus, tmp_path: Path, lr: float
+    small_config: TrainConfig, corpus: Corpus, tmp_path: Path, lr: float, when: str
 ) -> None:
     small_config.optimizer.lr = small_config.optimizer.table_lr = lr
     small_config.trainer.eval_interval = 1
     run, _ = run_of(small_config, corpus, tmp_path)
-    with pytest.raises(
-        Diverged, match=r"is not a finite number at step \d+ \(learning rate .* last finite training loss"
-    ):
+    with pytest.raises(Diverged, match=r"is not a finite number at step \d+ \(learning rate"):
         train(run, StopSignal())
     for name in ("last.pt", "best.pt"):
         checkpoint = checkpoints.load(tmp_path / name)
-        assert all(bool(torch.isfinite(weight).all()) for weight in checkpoint["model"].values())
+        model = checkpoints.model_from(checkpoint, tmp_path / name)
+        assert math.isfinite(evaluate(model, run.validation, run.setup).nats)
 
 
 def test_one_batch_is_learned_by_heart(small_config: TrainConfig, corpus: Corpus, tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_run_that_diverges_says_what_to_try(tmp_path: Path) -> None:
     result = script(
         "train.py", *SMALL, "optimizer.lr=1e30", "optimizer.table_lr=1e30", "hydra.run.dir=run", cwd=tmp_path
     )
-    refused(result, "not a finite number at step", "learning rate", "Try a lower optimizer.lr")
+    refused(result, "not a finite number at step", "learning rate", "Try lower optimizer.lr")
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "diverged"
 
 
@@ -272,7 +272,7 @@ def test_a_text_is_found_from_where_one_stands(tmp_path: Path) -> None:
 
 
 def test_sizes_beyond_the_memory_are_refused(tmp_path: Path) -> None:
-    result = script("train.py", *SMALL, "model.n_embd=3000000", cwd=tmp_path)
+    result = script("train.py", *SMALL, "model.n_embd=300000000", cwd=tmp_path)
     refused(result, "memory does not suffice: choose smaller sizes")
 
 
@@ -289,10 +289,47 @@ def test_resuming_in_a_new_process(trained: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+def test_a_model_to_sample_from_is_no_run_to_go_on_with(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    shutil.copy(tmp_path / "run" / "best.pt", tmp_path / "run" / "last.pt")
+    refused(script("train.py", "resume=run", "trainer.max_steps=30", cwd=tmp_path), "no run to go on with")
+
+
+def test_a_lost_best_model_is_said_and_made_anew(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    (tmp_path / "run" / "best.pt").unlink()
+    result = script("train.py", "resume=run", "trainer.max_steps=30", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "best.pt is missing" in result.stderr
+    assert checkpoints.load(tmp_path / "run" / "best.pt")["step"] == 30
+
+
+def test_a_new_process_goes_on_with_the_bits_of_the_unbroken_run(tmp_path: Path) -> None:
+    long = (*SMALL, "trainer.max_steps=300", "trainer.eval_interval=50", "model.dropout=0.2")
+    assert script("train.py", *long, "hydra.run.dir=straight", cwd=tmp_path).returncode == 0
+    broken = start("train.py", *long, "hydra.run.dir=broken", cwd=tmp_path)
+    assert broken.stderr is not None
+    for line in broken.stderr:
+        if "step 50" in line:
+            broken.terminate()
+    assert broken.wait(timeout=30) == 143
+    result = script("train.py", "resume=broken", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    straight, resumed = (checkpoints.load(tmp_path / name / "last.pt") for name in ("straight", "broken"))
+    assert resumed["step"] == 300
+    for name, weight in straight["model"].items():
+        assert torch.equal(weight, resumed["model"][name])
+    assert resumed["best"] == straight["best"]
+
+
 def test_what_cannot_be_resumed_is_refused(trained: Path) -> None:
     home = trained.parents[1]
     refused(script("train.py", f"resume={trained}", cwd=home), "has done its 20 steps", "trainer.max_steps=N")
-    refused(script("train.py", "resume=nowhere", cwd=home), "resume=nowhere: there is no last.pt")
+    refused(
+        script("train.py", "resume=nowhere", cwd=home),
+        "resume=nowhere is neither a run folder with a last.pt",
+    )
     refused(script("train.py", f"resume={trained}", "hydra.run.dir=other", cwd=home), "leave out -m and hydra.run.dir")
+    refused(script("train.py", f"resume={trained / 'best.pt'}", cwd=home), "neither a run folder")
     assert not (home / "nowhere").exists()
     assert not (home / "other").exists()

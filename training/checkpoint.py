@@ -5,7 +5,6 @@ versions. `best.pt` has no optimizer and no random state: it is what one samples
 """
 
 import io
-import os
 import platform
 import warnings
 from dataclasses import fields
@@ -16,6 +15,7 @@ import torch
 
 from configs.schema import ModelConfig, UserError
 from model.language_model import LanguageModel
+from training.files import replacing
 
 FORMAT = 1
 _KEYS = {
@@ -41,22 +41,9 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
 
     Raises UserError that names path and cause where the file cannot be written; the file before is then untouched.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        try:
-            with open(temporary, "wb") as file:
-                torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        if os.name == "posix":  # the new name itself must survive a power cut
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        with replacing(path) as file:
+            torch.save(checkpoint, file)
     except (OSError, RuntimeError) as error:  # torch turns a failed write into a RuntimeError
         raise UserError(f"cannot save {path}: {_cause(error)}. What was saved before is unharmed") from error
 

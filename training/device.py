@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ class Setup:
 
 def choose_setup(config: TrainerConfig) -> Setup:
     """Choose device, precision and threads and tell torch. Raises UserError for a device that is not here."""
-    device, device_reason = choose_device(config.device)
+    device, device_reason = choose_device(config.device, "trainer.device")
     precision, precision_reason = _choose_precision(config.precision, device)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = config.threads or cores
@@ -46,10 +47,10 @@ def choose_setup(config: TrainerConfig) -> Setup:
     return Setup(device, precision, threads, reasons)
 
 
-def choose_device(name: str) -> tuple[torch.device, str]:
+def choose_device(name: str, key: str) -> tuple[torch.device, str]:
     """The torch device of a name, `auto` being the best one here, and why. Only the device that is asked for is touched.
 
-    Raises UserError for an unknown name or a device that is not here.
+    Raises UserError, which speaks of the option `key`, for an unknown name or a device that is not here.
     """
     if name == "auto":
         if torch.cuda.is_available():
@@ -57,15 +58,15 @@ def choose_device(name: str) -> tuple[torch.device, str]:
         if torch.backends.mps.is_available():
             return torch.device("mps"), "an Apple GPU is here"
         return torch.device("cpu"), "no GPU is here"
+    if not re.fullmatch(r"cpu|mps|cuda(:\d{1,3})?", name, re.ASCII):
+        raise UserError(f"{key}={name} is no device: write auto, cpu, cuda, cuda:1 or mps")
     kind, _, number = name.partition(":")
-    if kind not in ("cpu", "cuda", "mps") or (number and not number.isdigit()):
-        raise UserError(f"device={name} is no device: write auto, cpu, cuda, cuda:1 or mps")
     if kind == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"device={name}: torch finds no CUDA GPU here. Use device=auto or device=cpu")
+        raise UserError(f"{key}={name}: torch finds no CUDA GPU here. Use {key}=auto or {key}=cpu")
     if kind == "cuda" and number and int(number) >= torch.cuda.device_count():
-        raise UserError(f"device={name}: the GPUs here are cuda:0 to cuda:{torch.cuda.device_count() - 1}")
+        raise UserError(f"{key}={name}: the GPUs here are cuda:0 to cuda:{torch.cuda.device_count() - 1}")
     if kind == "mps" and not torch.backends.mps.is_available():
-        raise UserError(f"device={name}: torch finds no Apple GPU here. Use device=auto or device=cpu")
+        raise UserError(f"{key}={name}: torch finds no Apple GPU here. Use {key}=auto or {key}=cpu")
     return torch.device(name), "as asked"
 
 
@@ -77,13 +78,16 @@ def _choose_precision(name: str, device: torch.device) -> tuple[torch.dtype, str
     return torch.float32, f"the exact one, on {device.type}"
 
 
+_SHORTAGES = ("allocate memory", "Storage size calculation overflowed", "invalid dimension size")
+
+
 @contextmanager
 def memory_shortage_in_words() -> Iterator[None]:
     """Turn the several ways in which torch says that memory does not suffice into one UserError."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in _SHORTAGES):
             raise UserError(
                 "memory does not suffice: choose smaller sizes, or for training a larger trainer.grad_accumulation"
             ) from error

@@ -15,7 +15,8 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Opt
     matrices = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
     ids = {id(parameter) for parameter in matrices}
     tables = [parameter for parameter in model.parameters() if id(parameter) not in ids]
-    assert len(matrices) + len(tables) == len(list(model.parameters())), "every parameter is in exactly one group"
+    grouped = sorted(map(id, [*matrices, *tables]))
+    assert grouped == sorted(map(id, model.parameters())), "every parameter is in exactly one group"
     groups = [
         {"params": matrices, "lr": config.lr, "peak_lr": config.lr, "weight_decay": config.weight_decay},
         {"params": tables, "lr": config.table_lr, "peak_lr": config.table_lr, "weight_decay": 0.0},

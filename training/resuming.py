@@ -6,7 +6,7 @@ from omegaconf import OmegaConf
 
 from configs.schema import TrainConfig, UserError
 
-# Where and how long to run, and what to look at on the way. Anything else would make it another run.
+# Where, how long and how fast to learn, and what to look at on the way. Anything else would make it another run.
 MAY_CHANGE = {
     "data.path",
     "optimizer.lr",
@@ -50,10 +50,22 @@ def resumed_config(saved: dict[str, Any], typed: TrainConfig, overrides: list[st
     return resumed, changes
 
 
+def reasons_to_stay_ended(saved: dict[str, Any], config: TrainConfig) -> list[str]:
+    """Why a run that is over would end again at once, and what to change."""
+    trainer, reasons = config.trainer, []
+    if saved["step"] >= trainer.max_steps:
+        reasons.append(f"the run has done its {saved['step']} steps: to train it further, add trainer.max_steps=N")
+    if trainer.max_minutes is not None and saved["seconds"]["train"] >= 60 * trainer.max_minutes:
+        reasons.append(f"the run has used its {trainer.max_minutes:g} minutes: add trainer.max_minutes=N, or null")
+    if trainer.patience is not None and saved["best"]["waited"] >= trainer.patience:
+        reasons.append(f"the run got no better for {trainer.patience} evaluations: add trainer.patience=N, or null")
+    return reasons
+
+
 def refuse_other_text(saved: dict[str, Any], found: dict[str, Any]) -> None:
-    """Raises UserError that names every difference between the text of a checkpoint and the one found now."""
-    differences = [f"{key} was {saved[key]} and is {found[key]}" for key in found if saved.get(key) != found[key]]
-    if differences:
+    """Raises UserError that names every difference, if the text of a checkpoint is not the one found now."""
+    if saved["sha256"] != found["sha256"]:
+        differences = [f"{key} was {saved[key]} and is {found[key]}" for key in found if saved[key] != found[key]]
         raise UserError(
             f"this is not the text the run was trained on ({'; '.join(differences)}): give the same text with data.path=FILE"
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf
 from torch.optim import Optimizer
 
 from configs.schema import TrainConfig, UserError, values
@@ -18,6 +19,7 @@ from model.language_model import LanguageModel
 from training import checkpoint as checkpoints
 from training.device import choose_setup
 from training.evaluation import evaluate
+from training.files import write_text
 from training.optimizers import make_optimizer
 from training.tracking import Tracker
 
@@ -27,23 +29,30 @@ _LARGEST_BIGRAM_VOCABULARY = 8192  # above it the table, its gradient and AdamW'
 
 
 class Diverged(UserError):
-    """A loss or gradient is not a finite number any more; no step was taken with it."""
+    """A loss or gradient is not a finite number any more; nothing that led to it is saved."""
 
     def __init__(self, what: str, step: int, lr: float, last_loss: float) -> None:
+        last = f", last finite training loss {last_loss:.4f}" if math.isfinite(last_loss) else ""
         super().__init__(
-            f"{what} is not a finite number at step {step} (learning rate {lr:.3g}, last finite training loss {last_loss:.4f}): "
-            "stopped before it reached a saved file. Try a lower optimizer.lr or a longer optimizer.warmup_steps"
+            f"{what} is not a finite number at step {step} (learning rate {lr:.3g}{last}): stopped before it reached a saved "
+            "file. Try lower optimizer.lr and optimizer.table_lr, or a longer optimizer.warmup_steps"
         )
 
 
 class Run:
-    """The content of a checkpoint, alive, and where it is written."""
+    """The content of a checkpoint, alive, and the folder it is written to."""
+
+    tracker: Tracker
 
     def __init__(
         self, config: TrainConfig, corpus: Corpus, folder: Path, saved: checkpoints.Checkpoint | None = None
     ) -> None:
-        """A new run, or with `saved` the one that a checkpoint holds. Raises UserError for what cannot be built here."""
+        """A new run, or with `saved` the one that a checkpoint holds; nothing is written yet.
+
+        Raises UserError for what cannot be built here.
+        """
         self.config, self.corpus, self.folder = config, corpus, folder
+        self.resumed = saved is not None
         self.setup = choose_setup(config.trainer)
         torch.manual_seed(config.seed)
         model = new_model(config, corpus) if saved is None else checkpoints.model_from(saved, folder / "last.pt")
@@ -55,23 +64,51 @@ class Run:
         self.loss_train = self.loss_val = math.nan
         self.loss_val_by_position: list[float] = []
         if saved is not None:
-            self.step, self.best, self.seconds = saved["step"], saved["best"], saved["seconds"]
-            self.loss_val = self.best["loss_val"]
-            # The optimizer's memory is the checkpoint's; its rates are the configuration's, which may have changed.
-            groups = self.optimizer.state_dict()["param_groups"]
-            self.optimizer.load_state_dict({"state": saved["optimizer"]["state"], "param_groups": groups})
-            checkpoints.restore_random_state(saved["random"], self.setup.device)
+            self._restore(saved)
         self.validation = torch.from_numpy(corpus.validation)
         self.baselines = baseline_losses(corpus.train, corpus.validation, corpus.tokenizer.vocab_size)
-        self.tracker = Tracker(folder, self.step, values(config), ["loss/val", "bits_per_char/val"])
 
-    def evaluate(self) -> float:
+    def _restore(self, saved: checkpoints.Checkpoint) -> None:
+        if saved["optimizer"] is None:
+            raise UserError(
+                f"{self.folder / 'last.pt'} holds a model to sample from, as best.pt does, and no run to go on with"
+            )
+        self.step, self.best, self.seconds = saved["step"], saved["best"], saved["seconds"]
+        self.loss_val = self.best["loss_val"]
+        # The optimizer's memory is the checkpoint's; its rates are the configuration's, which may have changed.
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": saved["optimizer"]["state"], "param_groups": groups})
+        checkpoints.restore_random_state(saved["random"], self.setup.device)
+        best = self.folder / "best.pt"
+        if not best.is_file():
+            log.warning("%s is missing: the best model from now on takes its place", best)
+            self.best = {"step": self.step, "loss_val": math.inf, "waited": 0}
+        elif (best_saved := checkpoints.load(best)["best"])["loss_val"] < self.best["loss_val"]:
+            self.best = best_saved  # the run was killed between the two saves of an evaluation
+
+    def open_folder(self) -> None:
+        """Claim the folder for a new run and open what is written there. Raises UserError if it holds a run already."""
+        if not self.resumed:
+            try:
+                if any((self.folder / name).exists() for name in ("last.pt", "best.pt", "summary.json")):
+                    raise FileExistsError
+                (self.folder / "config.yaml").touch(exist_ok=False)  # of two runs that come at once, one is first
+            except FileExistsError:
+                advice = f"choose another folder, or go on with resume={self.folder}"
+                raise UserError(f"{self.folder} holds a run already: {advice}") from None
+        described = OmegaConf.to_yaml(OmegaConf.structured(self.config))
+        write_text(self.folder / "config.yaml", described)
+        resumed_at = self.step if self.resumed else None
+        self.tracker = Tracker(self.folder, values(self.config), ["loss/val", "bits_per_char/val"], resumed_at)
+        self.tracker.text("config", described, self.step)
+
+    def evaluate_and_save(self) -> float:
         """Evaluate the whole validation part, show the loss and a sample, save; returns nats per character."""
         started = time.perf_counter()
         evaluation = evaluate(self.model, self.validation, self.setup)
         self.seconds["eval"] += time.perf_counter() - started
         if not math.isfinite(evaluation.nats):
-            raise Diverged("the validation loss", self.step, self.optimizer.param_groups[0]["lr"], self.loss_train)
+            raise Diverged("the validation loss", self.step, self.lr, self.loss_train)
         self.loss_val, self.loss_val_by_position = evaluation.nats, evaluation.nats_by_position
         points = {"loss/val": evaluation.nats, "bits_per_char/val": evaluation.bits_per_char}
         if self.corpus.floor is not None:
@@ -81,11 +118,23 @@ class Run:
             self.show_sample()
         self.tracker.flush()
         self.best["waited"] += 1
-        if evaluation.nats < self.best["loss_val"]:
+        if evaluation.nats <= self.best["loss_val"]:
             self.best = {"step": self.step, "loss_val": evaluation.nats, "waited": 0}
-            self.save("best.pt")
-        self.save("last.pt")
+            checkpoints.save(self.folder / "best.pt", self._content(to_go_on=False))
+        checkpoints.save(self.folder / "last.pt", self._content(to_go_on=True))
         return evaluation.nats
+
+    def save(self) -> None:
+        """Write last.pt, between evaluations; first one window proves that the last step led to sound weights."""
+        window = self.validation[: self.config.model.block_size + 1]
+        if not math.isfinite(evaluate(self.model, window, self.setup).nats):
+            raise Diverged("the validation loss", self.step, self.lr, self.loss_train)
+        checkpoints.save(self.folder / "last.pt", self._content(to_go_on=True))
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the latest step, of the matrices where the model has any."""
+        return float(self.optimizer.param_groups[0]["lr"])
 
     def show_sample(self) -> None:
         """Put a sample of the model as it stands into TensorBoard and at the end of samples.txt."""
@@ -100,26 +149,22 @@ class Run:
         start = torch.tensor([self.corpus.tokenizer.start_id])
         return self.corpus.tokenizer.decode(list(generate(model, start, length, generator)))
 
-    def save(self, name: str) -> None:
-        """Write last.pt, from which the run goes on, or best.pt, which holds what sampling and sharing need."""
-        to_go_on = name == "last.pt"
-        checkpoints.save(
-            self.folder / name,
-            {
-                "format": checkpoints.FORMAT,
-                "model": self.model.state_dict(),
-                "sizes": self.model.sizes(),
-                "vocabulary": self.corpus.tokenizer.vocabulary,
-                "corpus": self.corpus.identity(),
-                "config": asdict(self.config),
-                "step": self.step,
-                "best": self.best,
-                "seconds": self.seconds,
-                "optimizer": self.optimizer.state_dict() if to_go_on else None,
-                "random": checkpoints.random_state(self.setup.device) if to_go_on else None,
-                "versions": checkpoints.versions(),
-            },
-        )
+    def _content(self, to_go_on: bool) -> checkpoints.Checkpoint:
+        """What last.pt holds, from which the run goes on, or best.pt, for sampling and sharing."""
+        return {
+            "format": checkpoints.FORMAT,
+            "model": self.model.state_dict(),
+            "sizes": self.model.sizes(),
+            "vocabulary": self.corpus.tokenizer.vocabulary,
+            "corpus": self.corpus.identity(),
+            "config": asdict(self.config),
+            "step": self.step,
+            "best": self.best,
+            "seconds": self.seconds,
+            "optimizer": self.optimizer.state_dict() if to_go_on else None,
+            "random": checkpoints.random_state(self.setup.device) if to_go_on else None,
+            "versions": checkpoints.versions(),
+        }
 
     def best_model(self) -> LanguageModel:
         """The model of best.pt."""

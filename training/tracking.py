@@ -1,18 +1,21 @@
 """What a run leaves to look at: log lines, the progress bar, TensorBoard and summary.json."""
 
+import contextlib
 import json
 import logging
 import math
-import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tensorboard.plugins.hparams import api_pb2
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 from tqdm import tqdm
+
+from training.files import write_text
 
 _FLUSH_SECONDS = 2  # so that a run of seconds is seen while it lasts
 
@@ -21,23 +24,25 @@ class _AboveTheBar(logging.Handler):
     """Log lines to standard error, whole, above a running bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        tqdm.write(self.format(record), file=sys.stderr)
+        with contextlib.suppress(OSError):  # nobody reads it any more: no reason to stop training
+            tqdm.write(self.format(record), file=sys.stderr)
 
 
-@contextmanager
+@contextlib.contextmanager
 def logging_to(folder: Path) -> Iterator[None]:
     """Send log lines to standard error and to train.log in the run folder, as long as this is entered."""
     root = logging.getLogger()
     screen = _AboveTheBar()
-    file = logging.FileHandler(folder / "train.log", encoding="utf-8", delay=True)
+    file = logging.FileHandler(folder / "train.log", encoding="utf-8", errors="backslashreplace", delay=True)
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    level, root.level = root.level, logging.INFO
+    level = root.level
+    root.setLevel(logging.INFO)
     for handler in (screen, file):
         root.addHandler(handler)
     try:
         yield
     finally:
-        root.level = level
+        root.setLevel(level)
         for handler in (screen, file):
             root.removeHandler(handler)
             handler.close()
@@ -52,15 +57,18 @@ def progress_bar(total: int, done: int) -> "tqdm[Any]":
 class Tracker:
     """TensorBoard's view of one run: its curves, texts and hyperparameters, written into the run folder itself."""
 
-    def __init__(self, folder: Path, step: int, hyperparameters: dict[str, Any], metrics: list[str]) -> None:
+    def __init__(
+        self, folder: Path, hyperparameters: dict[str, Any], metrics: list[str], resumed_at: int | None
+    ) -> None:
         """Open the run's events and its row in the HPARAMS tab, whose `metrics` are tags of the run's own curves.
 
-        Of a run that goes on, the points after `step` are taken back. torch's own add_hparams is no help: it would open a
-        second run for the row.
+        Of a run resumed at a step, the points after that step are taken back. torch's own add_hparams is no help: it
+        would open a second run for the row.
         """
-        self.writer = SummaryWriter(str(folder), flush_secs=_FLUSH_SECONDS, purge_step=step + 1 if step else None)
+        purge = None if resumed_at is None else resumed_at + 1
+        self.writer = SummaryWriter(str(folder), flush_secs=_FLUSH_SECONDS, purge_step=purge)
         plain = {
-            key: value if isinstance(value, bool | int | float | str) else str(value)
+            key: value if isinstance(value, bool | int | float) else _utf8(str(value))
             for key, value in hyperparameters.items()
         }
         experiment, start, self._end = hparams(plain, dict.fromkeys(metrics, 0.0))
@@ -74,14 +82,19 @@ class Tracker:
 
     def text(self, tag: str, text: str, step: int) -> None:
         """A text panel. Four spaces before each line keep TensorBoard's Markdown away from it."""
-        self.writer.add_text(tag, "\n".join("    " + line for line in text.split("\n")), step)
+        self.writer.add_text(tag, "\n".join("    " + line for line in _utf8(text).split("\n")), step)
 
     def flush(self) -> None:
         """Make everything so far visible."""
         self.writer.flush()
 
-    def close(self) -> None:
-        """End the row in the HPARAMS tab and write out what is still in memory."""
+    def close(self, succeeded: bool) -> None:
+        """End the row in the HPARAMS tab, well or badly, and write out what is still in memory."""
+        if not succeeded:
+            plugin = self._end.value[0].metadata.plugin_data
+            end = HParamsPluginData.FromString(plugin.content)
+            end.session_end_info.status = api_pb2.STATUS_FAILURE
+            plugin.content = end.SerializeToString()
         self._add_to_file(self._end)
         self.writer.close()
 
@@ -89,14 +102,9 @@ class Tracker:
         self.writer._get_file_writer().add_summary(summary)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a small UTF-8 file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def _utf8(text: str) -> str:
+    """The text with escapes for what cannot be UTF-8, as in odd file names."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def write_summary(folder: Path, summary: dict[str, Any]) -> None:
@@ -112,9 +120,7 @@ def results_table(summary: dict[str, Any]) -> str:
         rows.append(("true entropy", summary["floor"]))
     lines = [f"{'validation loss':<24}{'nats':>8}{'bits':>8}  per character"]
     lines += [f"{name:<24}{nats:>8.4f}{nats / math.log(2):>8.4f}" for name, nats in rows]
-    speed = f"{summary['chars_per_second']:,.0f} characters/s" if summary["chars_per_second"] else "no steps"
-    lines.append(
-        f"{summary['parameters']:,} parameters, {summary['steps']:,} steps in {summary['train_seconds']:.1f} s ({speed}), "
-        f"evaluation {summary['eval_seconds']:.1f} s"
-    )
+    seconds = f"{summary['train_seconds']:.1f} s ({summary['chars_per_second']:,.0f} characters/s)"
+    lines.append(f"{summary['parameters']:,} parameters, {summary['steps']:,} steps in {seconds}")
+    lines.append(f"evaluation beside it: {summary['eval_seconds']:.1f} s")
     return "\n".join(lines)
