@@ -142,11 +142,14 @@ def main(config: TrainConfig) -> float:
             status = "diverged"
             raise
         finally:
-            with contextlib.suppress(OSError):  # where the disk is full, the first error is the one to tell
-                run.tracker.close(succeeded=status not in ("failed", "diverged"))
+            in_order = status not in ("failed", "diverged")
+            # Where the disk is full, say, the first error is the one to tell.
+            with contextlib.nullcontext() if in_order else contextlib.suppress(OSError):
+                run.tracker.close(in_order)
                 write_summary(folder, run.summary(status, overrides))
         if status == "interrupted":
-            log.info("interrupted: saved after step %d. Go on with: %s", run.step, resume_command(folder))
+            go_on = shlex.quote(f"resume={folder}")
+            log.info("interrupted: saved after step %d. Go on with: python train.py %s", run.step, go_on)
             raise SystemExit(stop.exit_status)
         report(run, status, overrides)
     return float(run.best["loss_val"])
@@ -169,18 +172,13 @@ def prepared_run(config: TrainConfig, folder: Path, overrides: list[str]) -> tup
 
 def report(run: Run, status: str, overrides: list[str]) -> None:
     """What a person wants to see at the end: figures, a text, where things are, and what to type next."""
-    where = shlex.quote(f"checkpoint={run.folder}")
     with contextlib.suppress(BrokenPipeError):
         print(f"\n{results_table(run.summary(status, overrides))}\n\n{run.sample(run.best_model(), 500)}\n")
         print(f"Saved in {run.folder}: best.pt, last.pt, summary.json, samples.txt, train.log")
         print(f"Watch:  tensorboard --logdir {shlex.quote(str(run.folder.parent))}")
-        print(f"Sample: python sample.py {where}", flush=True)
+        print(f"Sample: python sample.py {shlex.quote(f'checkpoint={run.folder}')}", flush=True)
     if run.config.data.fallback_reason:
         log.warning("NOT Tiny Shakespeare: %s. This was the built-in Playlet", run.config.data.fallback_reason)
-
-
-def resume_command(folder: Path) -> str:
-    return f"python train.py {shlex.quote(f'resume={folder}')}"
 
 
 def introduce(run: Run, changes: list[str]) -> None:

@@ -118,14 +118,20 @@ def test_exactly_so_many_new_characters_come(prompt: int, length: int) -> None:
     assert set(drawn) <= set(range(5))
 
 
-def test_each_character_is_chosen_from_the_last_block_size() -> None:
+@pytest.mark.parametrize("prompt", [1, 7, 8, 9, 24])
+def test_each_character_is_chosen_from_the_last_block_size(prompt: int) -> None:
+    model = gpt()
+    seen: list[list[int]] = []
+    model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][0].tolist()))
+    text = [number % 5 for number in range(prompt)]
+    text += generate(model, torch.tensor(text), 12, torch.Generator())
+    assert seen == [text[max(0, end - 8) : end] for end in range(prompt, prompt + 12)]
+
+
+def test_greedy_takes_the_likeliest_character() -> None:
     model = gpt().eval()
-    prompt = torch.tensor([0, 1, 2, 3, 4, 3, 2, 1, 0, 1, 2])
-    drawn = list(generate(model, prompt, 12, torch.Generator(), temperature=0))
-    text = prompt.tolist()
-    for character in drawn:
-        assert character == int(model(torch.tensor([text[-8:]]))[0, -1].argmax())
-        text.append(character)
+    (character,) = generate(model, torch.tensor([0, 1, 2]), 1, torch.Generator(), temperature=0)
+    assert character == int(model(torch.tensor([[0, 1, 2]]))[0, -1].argmax())
 
 
 def test_a_text_is_a_function_of_its_seed() -> None:
