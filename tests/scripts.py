@@ -60,7 +60,7 @@ def process(name: str, *arguments: str, cwd: Path, **env: str) -> Result:
 def start(name: str, *arguments: str, cwd: Path, **env: str) -> "subprocess.Popen[str]":
     """Start a script and return at once."""
     return subprocess.Popen(
-        [sys.executable, "-u", str(ROOT / name), *arguments],
+        [sys.executable, str(ROOT / name), *arguments],
         cwd=cwd,
         env=environment(**env),
         stdin=subprocess.DEVNULL,

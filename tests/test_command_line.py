@@ -1,5 +1,6 @@
 """The command line as people type it: help at once, presets that run, sweeps, and folders that belong to one run."""
 
+import datetime
 import json
 import subprocess
 import sys
@@ -143,6 +144,16 @@ def test_a_folder_that_holds_a_run_is_not_used_again(trained: Path) -> None:
     result = script("train.py", *SMALL, f"hydra.run.dir={trained}", cwd=trained.parents[1])
     refused(result, "holds a run already", f"resume=runs/{trained.name}")
     assert {path.name: path.read_bytes() for path in trained.iterdir()} == before
+
+
+def test_a_run_in_the_second_of_another_gets_a_folder_of_its_own(tmp_path: Path) -> None:
+    now = datetime.datetime.now()
+    for second in range(30):
+        name = f"{now + datetime.timedelta(seconds=second):%Y-%m-%d_%H-%M-%S}_gpt_playlet"
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    assert script("train.py", *SMALL, "trainer.max_steps=1", cwd=tmp_path).returncode == 0
+    (log,) = (tmp_path / "runs").glob("*/train.log")
+    assert log.parent.name.endswith("_gpt_playlet_2")
 
 
 def test_help_shows_the_defaults_as_one_would_type_them(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from configs.schema import ModelConfig, TrainConfig
+from data.batches import Batches
 from data.corpus import Corpus
 from tests.scripts import SMALL, refused, script, start
 from train import train
@@ -182,6 +184,40 @@ def test_a_loss_that_is_no_number_never_reaches_a_file(
         checkpoint = checkpoints.load(tmp_path / name)
         model = checkpoints.model_from(checkpoint, tmp_path / name)
         assert math.isfinite(evaluate(model, run.validation, run.setup).nats)
+
+
+def test_a_step_with_a_loss_that_is_no_number_is_not_taken(
+    small_config: TrainConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    run, _ = run_of(small_config, corpus, tmp_path)
+    run.resumed = True  # no evaluation before the first step
+    assert run.model.bigram is not None
+    run.model.bigram.weight.data[:] = math.nan
+    before = {name: weight.clone() for name, weight in run.model.state_dict().items()}
+    with pytest.raises(Diverged, match="the training loss is not a finite number at step 1"):
+        train(run, StopSignal())
+    assert run.step == 0
+    assert not run.optimizer.state
+    for name, weight in run.model.state_dict().items():
+        assert torch.equal(weight, before[name]) or "bigram" in name
+
+
+def test_weights_are_proved_before_they_are_saved(small_config: TrainConfig, corpus: Corpus, tmp_path: Path) -> None:
+    run, _ = run_of(small_config, corpus, tmp_path)
+    run.save()
+    before = (tmp_path / "last.pt").read_bytes()
+    assert run.model.stream is not None
+    run.model.stream.token_embedding.weight.data[:] = math.inf
+    with pytest.raises(Diverged, match="the validation loss"):
+        run.save()
+    assert (tmp_path / "last.pt").read_bytes() == before
+
+
+def test_the_first_step_sees_the_windows_of_step_0(small_config: TrainConfig, corpus: Corpus, tmp_path: Path) -> None:
+    windows = Batches(torch.from_numpy(corpus.train), 16, 4, small_config.seed).windows(0)
+    fresh = run_of(small_config, corpus, tmp_path / "fresh")[0].model
+    expected = F.cross_entropy(fresh(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
+    assert trained_curve(small_config, corpus, tmp_path / "run")[1] == pytest.approx(float(expected), abs=1e-6)
 
 
 def test_one_batch_is_learned_by_heart(small_config: TrainConfig, corpus: Corpus, tmp_path: Path) -> None:
