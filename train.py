@@ -19,7 +19,7 @@ import sys
 if __name__ == "__main__":  # Ctrl-C while Python is still importing needs no traceback
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
-from configs.command_line import CommandLine
+from configs.command_line import CommandLine, drop_standard_output
 from configs.overrides import override_of
 from configs.schema import TrainConfig, UserError, problems
 
@@ -172,11 +172,14 @@ def prepared_run(config: TrainConfig, folder: Path, overrides: list[str]) -> tup
 
 def report(run: Run, status: str, overrides: list[str]) -> None:
     """What a person wants to see at the end: figures, a text, where things are, and what to type next."""
-    with contextlib.suppress(BrokenPipeError):
+    try:
         print(f"\n{results_table(run.summary(status, overrides))}\n\n{run.sample(run.best_model(), 500)}\n")
         print(f"Saved in {run.folder}: best.pt, last.pt, summary.json, samples.txt, train.log")
         print(f"Watch:  tensorboard --logdir {shlex.quote(str(run.folder.parent))}")
         print(f"Sample: python sample.py {shlex.quote(f'checkpoint={run.folder}')}", flush=True)
+    except OSError as error:
+        drop_standard_output()
+        log.warning("standard output took no more (%s), but all is saved in %s", error.strerror, run.folder)
     if run.config.data.fallback_reason:
         log.warning("NOT Tiny Shakespeare: %s. This was the built-in Playlet", run.config.data.fallback_reason)
 

@@ -31,6 +31,7 @@ from configs.overrides import OverrideReader, override_of, yaml_groups
 from configs.schema import UserError, options, problems
 
 CONFIGS = Path(__file__).parent
+_COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 _MOST_COMBINATIONS = 64  # of a sweep that are checked before its first job; every job checks itself again
 
 
@@ -44,14 +45,19 @@ class CommandLine:
         self.flags: list[str] = []  # arguments that are Hydra's own
         self.overrides: list[str] = []
         self.sweeping = False
+        self.created: list[Path] = []  # folders that were made for this run
         self.search_path: list[str] = []  # the user's own configuration folder, if any
         ConfigStore.instance().store(name=f"{name}_schema", node=schema)
 
     def prepare(self, arguments: list[str]) -> None:
         """Answer help, completion and displays of the configuration; refuse, with status 2, what cannot be honoured."""
-        for stream in (sys.stdout, sys.stderr):  # where the terminal has no é, it shows a ?
-            if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="replace")
+        _mend_standard_streams()
+        try:
+            self._prepare(arguments)
+        except (*_COMPOSITION_ERRORS, ValueError, AssertionError, OSError) as error:  # Hydra raises all of these
+            sys.exit(self._say(_sentence(error)))
+
+    def _prepare(self, arguments: list[str]) -> None:
         parsed, unknown = get_args_parser().parse_known_args(arguments)
         typed = parsed.overrides + [argument for argument in unknown if not argument.startswith("-")]
         wrong_flags = [argument for argument in unknown if argument.startswith("-")]
@@ -61,7 +67,7 @@ class CommandLine:
         self.search_path = [f"file://{folder.absolute()}" for folder in folders[1:]]
         groups = yaml_groups(*folders) if self.writes_runs else {}
         if parsed.help:
-            print(self._help(groups))
+            print(self._help(groups), flush=True)
             sys.exit()
         if parsed.shell_completion or parsed.hydra_help or parsed.info:
             self._hand_over(lambda _: None, arguments)
@@ -99,12 +105,11 @@ class CommandLine:
                     raise UserError("; ".join(found))
                 return main(config)
             except BrokenPipeError:  # whoever read our output has had enough
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                drop_standard_output()
                 raise SystemExit(0) from None
             except (UserError, OSError) as error:
                 if self.writes_runs:
-                    with contextlib.suppress(OSError):  # where nothing was written, no folder is left
-                        Path(HydraConfig.get().runtime.output_dir).rmdir()
+                    self._leave_nothing_empty(Path(HydraConfig.get().runtime.output_dir))
                 if HydraConfig.get().mode != RunMode.MULTIRUN:
                     raise SystemExit(self._say(_sentence(error))) from None
                 failures.append(
@@ -120,7 +125,9 @@ class CommandLine:
             if self.writes_runs:
                 self._replace([self._claimed_folder()])
             self._hand_over(job, self.flags + self.overrides)
-        except (UserError, OSError) as error:
+        except (UserError, OSError, *_COMPOSITION_ERRORS) as error:
+            for folder in self.created:
+                self._leave_nothing_empty(folder)
             sys.exit(self._say(_sentence(error)))
         if failures:
             sys.exit(self._say(f"{len(failures)} jobs of the sweep failed", *failures))
@@ -132,6 +139,9 @@ class CommandLine:
 
     def _hand_over(self, main: Callable[[Any], Any], arguments: list[str]) -> None:
         sys.argv = [sys.argv[0], *arguments]
+        os.environ["HYDRA_FULL_ERROR"] = (
+            "1"  # errors come here, to be said in a sentence, and bugs show their traceback
+        )
         hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=self.name)(main)()
 
     def _replace(self, overrides: list[str]) -> None:
@@ -157,13 +167,16 @@ class CommandLine:
         yield from map(list, itertools.islice(itertools.product(*choices), _MOST_COMBINATIONS))
 
     def _value_problems(self) -> Iterator[str]:
-        for overrides in self._jobs():
+        jobs = list(self._jobs())
+        if not jobs:
+            yield "the sweep has no jobs: a range in it is empty"
+        for overrides in jobs:
             try:
                 composed = self._composed(overrides)
                 mine = OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"])
                 yield from problems(OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(self.schema), mine)))
-            except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
-                yield " ".join(str(error).splitlines()[:2])
+            except (*_COMPOSITION_ERRORS, ValueError) as error:
+                yield _sentence(error)
 
     def _claimed_folder(self) -> str:
         """Make the folder of this run or sweep, so that it is nobody else's; returns the override that names it."""
@@ -179,6 +192,7 @@ class CommandLine:
                 raise UserError(f"resume={config.resume} is neither a run folder with a last.pt in it nor a last.pt")
             return override_of(key, str(folder))
         folder = Path(OmegaConf.select(config, key))
+        self.created = [place for place in (folder, *folder.parents) if not place.exists()]
         if not typed:
             folder = _new_folder(folder)
         elif (folder / "multirun.yaml").exists():
@@ -186,6 +200,16 @@ class CommandLine:
         else:
             folder.mkdir(parents=True, exist_ok=True)
         return override_of(key, str(folder))
+
+    def _leave_nothing_empty(self, folder: Path) -> None:
+        """After a refusal, take away the folder if nothing of worth is in it, and those that were made around it."""
+        with contextlib.suppress(OSError):
+            left = list(folder.iterdir())
+            if len(left) == 1 and left[0].name in ("train.log", "multirun.yaml"):
+                left[0].unlink()
+            folder.rmdir()
+            for around in self.created[1:]:
+                around.rmdir()
 
     def _help(self, groups: dict[str, list[str]]) -> str:
         """The commands people need first, then groups and options, a line each."""
@@ -220,7 +244,22 @@ def _new_folder(wanted: Path) -> Path:
             folder = wanted.with_name(f"{wanted.name}_{number}")
 
 
+def drop_standard_output() -> None:
+    """From here on standard output goes nowhere: its reader has gone, or it cannot take more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _mend_standard_streams() -> None:
+    """Where the terminal has no é, let it show a ?; where a stream is closed, let it be one that is empty."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return str(error)
+    return " ".join(str(error).split("\n")[:2]) or type(error).__name__

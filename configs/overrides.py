@@ -21,6 +21,12 @@ from configs.schema import options
 
 Groups = dict[str, list[str]]
 
+_DECIDED = {  # options of Hydra's that this project settles
+    "hydra.output_subdir": "the run folder's config.yaml holds the configuration",
+    "hydra.mode": "-m makes a sweep",
+    "hydra.job.chdir": "paths mean what they mean where you stand",
+}
+
 
 class OverrideReader:
     """Reads the overrides of one script, whose options are those of `schema` and whose YAML groups are `groups`."""
@@ -77,13 +83,17 @@ class OverrideReader:
             yield f"{text}: options are set, not removed; give {key} a value"
         elif key.startswith("hydra/"):
             return  # a group of Hydra's or of a plugin, which Hydra itself checks
+        elif key in _DECIDED or key.startswith("hydra.runtime"):
+            yield f"{key} is not yours to set: {_DECIDED.get(key, 'Hydra fills it in')}"
         elif key.split(".")[0] == "hydra":
             yield from _hydra_problems(key)
         elif override.is_sweep_override() and not self.sweeping:
             yield f"{text} names several values: add -m to run them all, or put quotes around one value with commas"
         elif key in self.groups:
+            if override.is_add():
+                yield f"{text}: the group {key} exists, write it without +"
             for choice in _values(override):
-                if choice is not None and choice not in self.groups[key]:
+                if choice not in self.groups[key]:
                     yield f"{key}={choice} is not one of {', '.join(self.groups[key])}"
         elif key not in self.options:
             yield f"there is no option {key}: {self.nearest(key)}"

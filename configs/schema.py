@@ -55,8 +55,8 @@ def option(
 class ModelConfig:
     name: str = option("gpt", "what run folders and tables call this model")
     block_size: int = option(64, "characters the model sees at once", least=1, also="context context_length seq_len")
-    n_layer: int = option(4, "blocks; 0: the bigram table alone", least=0, also="layers depth")
-    n_head: int = option(4, "attention heads in each block", least=1, also="heads num_heads")
+    n_layer: int = option(4, "blocks; 0: the bigram table alone", least=0, most=1000, also="layers depth")
+    n_head: int = option(4, "attention heads in each block", least=1, most=10_000, also="heads num_heads")
     head_size: int = option(32, "width of one head, free of n_embd and n_head", least=1, also="head_dim")
     n_embd: int = option(128, "width of the stream between blocks", least=1, also="width d_model hidden_size")
     attention: str = option("softmax", "learned weights, or equal ones for all so far", choices=("softmax", "uniform"))
@@ -68,7 +68,9 @@ class ModelConfig:
     qk_norm: bool = option(True, "normalise queries and keys before they meet")
     bigram: bool = option(True, "add the bigram table to the logits")
     bigram_init: str = option("counts", "what the table starts from", choices=("counts", "zero"))
-    n_previous: int = option(5, "earlier characters whose embeddings join the input", least=0, also="previous")
+    n_previous: int = option(
+        5, "earlier characters whose embeddings join the input", least=0, most=1000, also="previous"
+    )
 
 
 @dataclass
@@ -102,7 +104,7 @@ class OptimizerConfig:
 class TrainerConfig:
     max_steps: int = option(1100, "optimizer updates", least=1, also="steps max_iters iterations epochs")
     max_minutes: float | None = option(None, "stop after this much training time", above=0)
-    batch_size: int = option(12, "windows in one step, all its parts together", least=1)
+    batch_size: int = option(12, "windows in one step, all its parts together", least=1, most=1_000_000)
     grad_accumulation: int = option(1, "parts in which a step is computed", least=1, also="gradient_accumulation_steps")
     eval_interval: int = option(275, "steps between evaluations", least=1, also="eval_iters val_interval")
     save_interval: int | None = option(
@@ -215,12 +217,12 @@ def _train_problems(config: TrainConfig) -> Iterator[str]:
             yield "model.attention=uniform has no queries or keys to turn: set model.positions to learned or none"
         if model.qk_norm:
             yield "model.attention=uniform has no queries or keys to normalise: set model.qk_norm=false"
-    if data.name == "text" and data.path is None:
+    if data.name == "text" and not data.path:
         yield "data=text needs a file: add data.path=FILE"
     if data.name == "playlet" and data.path is not None:
         yield f"data=playlet writes its own text and cannot read data.path={data.path}: use data=text"
-    if data.name == "tiny_shakespeare" and not data.urls:
-        yield "data.urls is empty: give at least one address"
+    if not data.urls or not all(isinstance(url, str) for url in data.urls):
+        yield f"data.urls={data.urls} is refused: it must be a list of at least one address"
     if trainer.batch_size >= 1 and trainer.grad_accumulation >= 1 and trainer.batch_size % trainer.grad_accumulation:
         yield (
             f"trainer.batch_size={trainer.batch_size} cannot be cut into "

@@ -199,7 +199,7 @@ def _refuse_too_short(characters: int, split: int, block_size: int, fraction: fl
     if found:
         raise UserError(
             f"the text is too short: of its {characters} characters (data.validation_fraction={fraction}) {'; '.join(found)}. "
-            "Give a longer text or a smaller model.block_size"
+            "Give a longer text, a smaller model.block_size or another data.validation_fraction"
         )
 
 

@@ -90,6 +90,8 @@ def bad_files(folder: Path, good: bytes) -> dict[str, Path]:
         "no keys": {"format": 1},
         "newer": {**content, "format": 2},
         "no number": {**content, "format": "1"},
+        **{f"{key} of another type": {**content, key: 1.5} for key in content},
+        "best without a loss": {**content, "best": {"step": 1, "waited": 0}},
     }
     files = {name: folder / f"{name}.pt" for name in odd}
     for name, path in files.items():
@@ -133,6 +135,9 @@ DAMAGE: dict[str, Any] = {
     "other sizes": lambda c: c["sizes"].update(n_embd=32),
     "unknown size": lambda c: c["sizes"].update(depth=3),
     "no such kind": lambda c: c["sizes"].update(n_embd="wide"),
+    "no such norm": lambda c: c["sizes"].update(norm="batch"),
+    "no end of layers": lambda c: c["sizes"].update(n_layer=10**12),
+    "unsorted vocabulary": lambda c: c.update(vocabulary=c["vocabulary"][::-1]),
     "other vocabulary": lambda c: c.update(vocabulary=c["vocabulary"][:-1]),
     "missing weight": lambda c: c["model"].popitem(),
     "not finite": lambda c: c["model"]["bigram.weight"].fill_(float("nan")),
@@ -164,11 +169,10 @@ def test_a_full_disk_leaves_the_file_before(run: Run) -> None:
     assert not list(run.folder.glob(".*.tmp"))
 
 
-def test_a_vanished_folder_is_named(run: Run) -> None:
-    run.folder.rename(run.folder.with_name("elsewhere"))
+def test_a_vanished_folder_is_named(small_config: TrainConfig, corpus: Corpus, tmp_path: Path) -> None:
+    run = Run(small_config, corpus, tmp_path / "gone")
     with pytest.raises(UserError, match=r"last\.pt: No such file or directory"):
         run.save()
-    run.folder.with_name("elsewhere").rename(run.folder)
 
 
 def test_random_states_come_back() -> None:

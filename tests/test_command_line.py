@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -167,6 +168,34 @@ def test_help_shows_the_defaults_as_one_would_type_them(tmp_path: Path) -> None:
         "path=null ",
     ):
         assert default in shown
+
+
+ODD = {
+    "hydra.run.dir=${nope}": "Interpolation key 'nope' not found",
+    "-m seed=range(0,0)": "the sweep has no jobs",
+    "-m hydra.launcher=x": "_target_",
+    "-m hydra.sweep.subdir=${nope} seed=1": "Interpolation key 'nope' not found",
+    "data.urls=[[a]]": "it must be a list of at least one address",
+    "trainer.device=tpu": "trainer.device=tpu is no device",
+    "data=text data.path=": "add data.path=FILE",
+    "data=text data.path=windows.txt": "too short",
+    "--cfg job -m": "Only one of",
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_odd_input_ends_in_a_sentence_and_leaves_nothing(tmp_path: Path, what: str) -> None:
+    (tmp_path / "windows.txt").write_bytes(b"a\r\nb")
+    refused(script("train.py", *SMALL, *what.split(), cwd=tmp_path), ODD[what])
+    assert [path.name for path in tmp_path.iterdir()] == ["windows.txt"]
+
+
+def test_closed_and_full_streams_do_not_cost_a_run(tmp_path: Path) -> None:
+    train = shlex.join([sys.executable, str(ROOT / "train.py"), *SMALL, "trainer.max_steps=2"])
+    for name, streams in {"closed": "<&- >&- 2>&-", "full": ">/dev/full 2>/dev/full"}.items():
+        command = f"{train} hydra.run.dir={name} {streams}"
+        assert subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environment(), check=False).returncode == 0
+        assert json.loads((tmp_path / name / "summary.json").read_text())["status"] == "finished"
 
 
 def test_configurations_that_cannot_be_read_are_said_plainly(tmp_path: Path) -> None:

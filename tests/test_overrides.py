@@ -41,6 +41,10 @@ REFUSED = {
     "+hydra.rundir=x": "did you mean hydra.run?",
     "++hydra.run.dirr=x": "did you mean hydra.run.dir?",
     "trainer.device=(x": "put quotes around the value",
+    "hydra.output_subdir=../x": "is not yours to set",
+    "hydra.mode=MULTIRUN": "-m makes a sweep",
+    "model=null": "model=None is not one of",
+    "+model=gpt": "write it without +",
 }  # fmt: skip
 
 
@@ -58,7 +62,7 @@ def test_every_problem_is_reported_and_the_rest_is_kept() -> None:
 
 
 ACCEPTED = [
-    "optimizer.lr=1e-3", "optimizer.lr=1", "model.n_layer=2", "trainer.compile=true", "model=gpt", "experiment=null",
+    "optimizer.lr=1e-3", "optimizer.lr=1", "model.n_layer=2", "trainer.compile=true", "model=gpt", "experiment=textbook",
     "trainer.max_minutes=null", "hydra.run.dir=x", "+hydra.job.env_set.A=1", "hydra.verbose=true", "hydra/launcher=basic",
     "hydra.sweeper.max_batch_size=2", "hydra.launcher.n_jobs=2", "trainer.device='${oc.env:DEVICE}'",
 ]  # fmt: skip

@@ -31,7 +31,7 @@ def started(folder: Path, *options: str) -> "subprocess.Popen[str]":
     raise AssertionError("the run ended before it trained")
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_first_signal_saves_and_tells_how_to_go_on(tmp_path: Path, number: int, status: int) -> None:
     process = started(tmp_path)
     process.send_signal(number)

@@ -13,25 +13,18 @@ from typing import Any
 
 import torch
 
-from configs.schema import ModelConfig, UserError
+from configs.schema import ModelConfig, TrainConfig, UserError, problems
+from data.tokenizer import Tokenizer
 from model.language_model import LanguageModel
 from training.files import replacing
 
 FORMAT = 1
-_KEYS = {
-    "format",
-    "model",
-    "sizes",
-    "vocabulary",
-    "corpus",
-    "config",
-    "step",
-    "best",
-    "seconds",
-    "optimizer",
-    "random",
-    "versions",
-}
+_TYPES: dict[str, Any] = {
+    "format": int, "model": dict, "sizes": dict, "vocabulary": str, "corpus": dict, "config": dict, "step": int,
+    "best": dict, "seconds": dict, "optimizer": dict | None, "random": dict | None, "versions": dict,
+}  # fmt: skip
+_BEST = {"step": int, "loss_val": float, "waited": int}
+_SECONDS = {"train": float, "eval": float}
 
 Checkpoint = dict[str, Any]
 
@@ -63,10 +56,10 @@ def load(path: Path) -> Checkpoint:
             checkpoint = torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
     except Exception as error:  # the many ways in which torch reports a file that is no checkpoint
         raise UserError(f"{path} is no checkpoint, or a damaged one: nothing in it was run") from error
-    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("format"), int) or _KEYS - checkpoint.keys():
-        raise UserError(f"{path} is not a checkpoint of this project")
-    if checkpoint["format"] != FORMAT:
+    if isinstance(checkpoint, dict) and isinstance(checkpoint.get("format"), int) and checkpoint["format"] != FORMAT:
         raise UserError(f"{path} has checkpoint format {checkpoint['format']}, and this version reads format {FORMAT}")
+    if not (_has(checkpoint, _TYPES) and _has(checkpoint["best"], _BEST) and _has(checkpoint["seconds"], _SECONDS)):
+        raise UserError(f"{path} is not a checkpoint of this project, or a damaged one")
     return checkpoint
 
 
@@ -76,9 +69,12 @@ def model_from(checkpoint: Checkpoint, path: Path) -> LanguageModel:
         sizes = dict(checkpoint["sizes"])
         vocab_size = sizes.pop("vocab_size")
         known = {entry.name for entry in fields(ModelConfig)}
-        if sizes.keys() != known or vocab_size != len(checkpoint["vocabulary"]):
+        if sizes.keys() != known or vocab_size != Tokenizer(checkpoint["vocabulary"]).vocab_size:
             raise ValueError("sizes do not match")
-        model = LanguageModel(ModelConfig(**sizes), vocab_size)
+        config = ModelConfig(**sizes)
+        if found := problems(TrainConfig(model=config)):
+            raise ValueError(found[0])
+        model = LanguageModel(config, vocab_size)
         model.load_state_dict(checkpoint["model"])
     except Exception as error:
         raise UserError(f"{path} is damaged: its weights and sizes do not belong together") from error
@@ -104,6 +100,10 @@ def restore_random_state(state: dict[str, torch.Tensor | None], device: torch.de
         torch.set_rng_state(state["cpu"])
     if state["cuda"] is not None and device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def _has(value: Any, types: dict[str, Any]) -> bool:
+    return isinstance(value, dict) and all(key in value and isinstance(value[key], types[key]) for key in types)
 
 
 def _cause(error: Exception) -> str:

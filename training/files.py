@@ -13,7 +13,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
     What is written is on the disk, under its name, before this returns. Raises OSError where that cannot be done.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
             yield file

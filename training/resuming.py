@@ -3,6 +3,7 @@
 from typing import Any
 
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from configs.schema import TrainConfig, UserError
 
@@ -38,7 +39,10 @@ def resumed_config(saved: dict[str, Any], typed: TrainConfig, overrides: list[st
             f"resume= goes on with the run's own configuration, so {', '.join(refused)} cannot be given; "
             f"these can: {', '.join(sorted(MAY_CHANGE))}"
         )
-    config = OmegaConf.merge(OmegaConf.structured(TrainConfig), saved)
+    try:
+        config = OmegaConf.merge(OmegaConf.structured(TrainConfig), saved)
+    except OmegaConfBaseException as error:
+        raise UserError(f"the run was made by another version of this project: {str(error).splitlines()[0]}") from error
     changes = []
     for key in keys:
         before, now = OmegaConf.select(config, key), OmegaConf.select(OmegaConf.structured(typed), key)

@@ -75,10 +75,15 @@ class Run:
             )
         self.step, self.best, self.seconds = saved["step"], saved["best"], saved["seconds"]
         self.loss_val = self.best["loss_val"]
-        # The optimizer's memory is the checkpoint's; its rates are the configuration's, which may have changed.
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": saved["optimizer"]["state"], "param_groups": groups})
-        checkpoints.restore_random_state(saved["random"], self.setup.device)
+        try:
+            # The optimizer's memory is the checkpoint's; its rates are the configuration's, which may have changed.
+            groups = self.optimizer.state_dict()["param_groups"]
+            self.optimizer.load_state_dict({"state": saved["optimizer"]["state"], "param_groups": groups})
+            checkpoints.restore_random_state(saved["random"], self.setup.device)
+        except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+            raise UserError(
+                f"{self.folder / 'last.pt'} is damaged: its optimizer or random state does not fit"
+            ) from error
         best = self.folder / "best.pt"
         if not best.is_file():
             log.warning("%s is missing: the best model from now on takes its place", best)

@@ -1,15 +1,15 @@
-"""Ctrl-C and kill, taken as a wish to stop soon and lose nothing."""
+"""Ctrl-C, kill and a closed terminal, taken as a wish to stop soon and lose nothing."""
 
 import os
 import signal
 from types import FrameType
 from typing import Any
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class StopSignal:
-    """While entered, the first SIGINT or SIGTERM is kept in `received` for the loop to see; a second one quits at once."""
+    """While entered, a first signal is kept in `received` for the loop to see; a second one quits at once."""
 
     def __init__(self) -> None:
         self.received: int | None = None

@@ -5,6 +5,7 @@ import json
 import logging
 import math
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,10 +40,13 @@ def logging_to(folder: Path) -> Iterator[None]:
     root.setLevel(logging.INFO)
     for handler in (screen, file):
         root.addHandler(handler)
+    # TensorBoard writes in a thread of its own; what stops that is said in a line, and again where the run notices.
+    hook, threading.excepthook = threading.excepthook, lambda args: root.warning("%s", args.exc_value)
     try:
         yield
     finally:
         root.setLevel(level)
+        threading.excepthook = hook
         for handler in (screen, file):
             root.removeHandler(handler)
             handler.close()
