@@ -16,7 +16,8 @@ import os
 import signal
 import sys
 
-if __name__ == "__main__":  # Ctrl-C while Python is still importing needs no traceback
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+    # Ctrl-C while Python is still importing needs no traceback.
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 from configs.command_line import CommandLine

@@ -16,7 +16,8 @@ import os
 import signal
 import sys
 
-if __name__ == "__main__":  # Ctrl-C while Python is still importing needs no traceback
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+    # Ctrl-C while Python is still importing needs no traceback.
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 from configs.command_line import CommandLine, drop_standard_output
@@ -103,7 +104,6 @@ def train(run: Run, stop: StopSignal) -> str:
             out_of_time = config.max_minutes is not None and run.seconds["train"] >= 60 * config.max_minutes
             last = run.step == config.max_steps or out_of_time
             speed = run.chars_per_second()
-            bar.set_postfix_str(f"train {loss:.3f}, val {run.loss_val:.3f}, {speed:,.0f} characters/s", refresh=False)
             bar.update()
             if run.step % config.log_interval == 0 or last:
                 points = {
@@ -120,6 +120,7 @@ def train(run: Run, stop: StopSignal) -> str:
                     return "early_stopped"
             elif config.save_interval is not None and run.step % config.save_interval == 0:
                 run.save()
+            bar.set_postfix_str(f"train {loss:.3f}, val {run.loss_val:.3f}, {speed:,.0f} characters/s", refresh=last)
             if out_of_time:
                 return "time_limit"
     return "finished"
@@ -136,7 +137,7 @@ def main(config: TrainConfig) -> float:
         run.open_folder()
         status = "failed"
         try:
-            introduce(run, changes)
+            introduce(run, overrides, changes)
             status = train(run, stop)
         except Diverged:
             status = "diverged"
@@ -184,18 +185,22 @@ def report(run: Run, status: str, overrides: list[str]) -> None:
         log.warning("NOT Tiny Shakespeare: %s. This was the built-in Playlet", run.config.data.fallback_reason)
 
 
-def introduce(run: Run, changes: list[str]) -> None:
+def introduce(run: Run, overrides: list[str], changes: list[str]) -> None:
     """Say what this run is, here and in its folder."""
     config, corpus = run.config, run.corpus
     if config.data.fallback_reason:
         log.warning("NOT Tiny Shakespeare: %s. Training on the built-in Playlet instead", config.data.fallback_reason)
     log.info("run folder: %s", run.folder)
+    if overrides:
+        log.info("options: %s", " ".join(overrides))
     log.info(run.setup.reasons)
     sizes = f"{len(corpus.train):,} + {len(corpus.validation):,} characters, {corpus.tokenizer.vocab_size} distinct"
     log.info("text: %s, training + validation part %s", corpus.name, sizes)
     counts = run.model.parameter_counts()
     parts = ", ".join(f"{part} {count:,}" for part, count in counts.items() if count)
     log.info("model: %s, %s parameters (%s)", config.model.name, f"{sum(counts.values()):,}", parts)
+    if config.model.bigram and config.model.bigram_init == "counts" and not run.resumed:
+        log.info("the bigram table starts from counted pairs of characters: the model knows them before its first step")
     if run.resumed:
         log.info("going on after step %d; changed: %s", run.step, ", ".join(changes) or "nothing")
 

@@ -113,7 +113,10 @@ def tiny_shakespeare(config: DataConfig) -> str:
     """
     named = config.path or os.environ.get("TINY_SHAKESPEARE")
     if named:
-        text = read_text(Path(named))
+        try:
+            text = read_text(Path(named))
+        except UserError as error:
+            raise UserError(f"{error} (named by data.path or the environment variable TINY_SHAKESPEARE)") from error
         if _sha256(text) != TINY_SHAKESPEARE_SHA256:
             raise UserError(
                 f"{named} is not Tiny Shakespeare (SHA-256 {_sha256(text)}): to train on it, use data=text data.path={named}"
@@ -141,9 +144,8 @@ def _download(urls: tuple[str, ...], timeout: float) -> str:
         if hashlib.sha256(raw).hexdigest() == TINY_SHAKESPEARE_SHA256:
             return raw.decode("utf-8")
         failures.append(f"{url}: sent {len(raw):,} bytes that are not Tiny Shakespeare")
-    raise CannotBeHad(
-        f"Tiny Shakespeare could not be had ({'; '.join(failures)}): put a copy at {CACHE}, or name one with data.path=FILE"
-    )
+    remedy = f"put a copy at {CACHE}, or name one with data.path=FILE or TINY_SHAKESPEARE=FILE"
+    raise CannotBeHad(f"Tiny Shakespeare could not be had ({'; '.join(failures)}): {remedy}")
 
 
 def _fetch(url: str, timeout: float) -> bytes:

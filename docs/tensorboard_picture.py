@@ -30,7 +30,7 @@ def main(log_folder: str) -> None:
         browser = "chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1500,950".split()
         quiet = "--disable-background-networking --disable-component-update --disable-sync --no-first-run".split()
         picture = Path(__file__).with_name("tensorboard.png")
-        options = [f"--screenshot={picture}", "--virtual-time-budget=60000", f"{address}/#scalars"]
+        options = [f"--screenshot={picture}", "--virtual-time-budget=60000", f"{address}/#scalars&_smoothingWeight=0"]
         subprocess.run([*browser, *quiet, *options], check=True, stderr=subprocess.DEVNULL)
     finally:
         server.terminate()

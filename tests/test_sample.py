@@ -34,7 +34,7 @@ def versed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def text_of(folder: Path, **options: Any) -> str:
     """What sample.py writes, without the line end that it adds for the terminal; in this process, which is faster."""
-    config = SampleConfig(**{"checkpoint": str(folder / "best.pt"), "seed": 1, **options})
+    config = SampleConfig(**{"checkpoint": str(folder / "best.pt"), "seed": 1, "length": 60, **options})
     assert problems(config) == []
     with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.redirect_stderr(io.StringIO()):
         main(config)
@@ -128,7 +128,7 @@ def test_same_seed_same_text_and_samples_do_not_depend_on_their_number(versed: P
 
 
 def test_a_new_seed_is_told(versed: Path) -> None:
-    result = script("sample.py", "checkpoint=best.pt", cwd=versed)
+    result = script("sample.py", "checkpoint=best.pt", "length=60", cwd=versed)
     seed = int(result.stderr.rsplit("seed=", 1)[1])
     assert result.stdout == text_of(versed, seed=seed) + "\n"
 

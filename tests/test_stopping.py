@@ -38,6 +38,7 @@ def test_a_first_signal_saves_and_tells_how_to_go_on(tmp_path: Path, number: int
     _, errors = process.communicate(timeout=30)
     assert process.returncode == status, errors
     assert "Traceback" not in errors
+    assert "stopping after this step; again to quit at once" in errors
     said = re.search(r"interrupted: saved after step (\d+)\. Go on with: python train\.py (resume=\S+)", errors)
     assert said is not None, errors
     step = int(said[1])
@@ -62,7 +63,7 @@ def test_a_second_signal_quits_at_once_and_spares_the_files(tmp_path: Path) -> N
     checkpoints.load(tmp_path / "run" / "last.pt")
 
 
-@pytest.mark.parametrize("seconds", [0.2, 0.5, 1.0, 1.5, 2.0])
+@pytest.mark.parametrize("seconds", [0.2, 0.8, 1.8])
 def test_a_signal_while_starting_shows_no_traceback(tmp_path: Path, seconds: float) -> None:
     process = start("train.py", *LONG, cwd=tmp_path)
     time.sleep(seconds)
@@ -70,6 +71,20 @@ def test_a_signal_while_starting_shows_no_traceback(tmp_path: Path, seconds: flo
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
+
+
+def test_what_the_parent_ignores_stays_ignored(tmp_path: Path) -> None:
+    ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        process = started(tmp_path)
+    finally:
+        signal.signal(signal.SIGHUP, ignored)
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 143
 
 
 def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(

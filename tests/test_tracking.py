@@ -191,8 +191,12 @@ def test_one_live_bar_with_whole_lines_above_it(tmp_path: Path) -> None:
     lines = [line.rsplit("\r", 1)[-1] for line in shown.replace("\r\n", "\n").split("\n")]
     assert sum("steps [" in line for line in lines) == 1  # what scrolled away is one bar, the finished one
     (bar,) = [line for line in lines if "steps [" in line]
-    assert re.search(
-        r"100%\|█+\| 200/200 steps \[\d\d:\d\d, 00:00 left, train \d\.\d+, val \d\.\d+, [\d,]+ characters/s\]", bar
+    finished = re.search(
+        r"100%\|█+\| 200/200 steps \[\d\d:\d\d, 00:00 left, train \d\.\d+, val (\d\.\d+), [\d,]+ characters/s\]", bar
+    )
+    assert finished is not None
+    assert float(finished[1]) == pytest.approx(
+        json.loads((tmp_path / "run" / "summary.json").read_text())["loss_val"], abs=1e-3
     )
     for step in (50, 100, 150, 200):
         assert (

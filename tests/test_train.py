@@ -226,6 +226,7 @@ def test_one_batch_is_learned_by_heart(small_config: TrainConfig, corpus: Corpus
     curve = trained_curve(small_config, corpus, tmp_path)
     assert curve[1] > 1
     assert curve[200] < 0.1
+    assert checkpoints.load(tmp_path / "best.pt")["step"] == 200  # what learned the batch is what is kept
 
 
 # The script as people start it.
@@ -273,7 +274,7 @@ def test_the_summary_is_for_scripts(trained: Path) -> None:
 
 def test_the_log_file_holds_whole_lines(trained: Path) -> None:
     lines = (trained / "train.log").read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 7
+    assert len(lines) == 9
     assert all(line[:4].isdigit() and " INFO " in line for line in lines)
 
 
@@ -341,18 +342,18 @@ def test_a_lost_best_model_is_said_and_made_anew(trained: Path, tmp_path: Path) 
 
 
 def test_a_new_process_goes_on_with_the_bits_of_the_unbroken_run(tmp_path: Path) -> None:
-    long = (*SMALL, "trainer.max_steps=300", "trainer.eval_interval=50", "model.dropout=0.2")
+    long = (*SMALL, "trainer.max_steps=120", "trainer.eval_interval=40", "model.dropout=0.2")
     assert script("train.py", *long, "hydra.run.dir=straight", cwd=tmp_path).returncode == 0
     broken = start("train.py", *long, "hydra.run.dir=broken", cwd=tmp_path)
     assert broken.stderr is not None
     for line in broken.stderr:
-        if "step 50" in line:
+        if "step 40" in line:
             broken.terminate()
     assert broken.wait(timeout=30) == 143
     result = script("train.py", "resume=broken", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     straight, resumed = (checkpoints.load(tmp_path / name / "last.pt") for name in ("straight", "broken"))
-    assert resumed["step"] == 300
+    assert resumed["step"] == 120
     for name, weight in straight["model"].items():
         assert torch.equal(weight, resumed["model"][name])
     assert resumed["best"] == straight["best"]

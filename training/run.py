@@ -104,7 +104,8 @@ class Run:
         described = OmegaConf.to_yaml(OmegaConf.structured(self.config))
         write_text(self.folder / "config.yaml", described)
         resumed_at = self.step if self.resumed else None
-        self.tracker = Tracker(self.folder, values(self.config), ["loss/val", "bits_per_char/val"], resumed_at)
+        shown = {key: value for key, value in values(self.config).items() if key == "data.name" or "data." not in key}
+        self.tracker = Tracker(self.folder, shown, ["loss/val", "bits_per_char/val"], resumed_at)
         self.tracker.text("config", described, self.step)
 
     def evaluate_and_save(self) -> float:
@@ -123,7 +124,7 @@ class Run:
             self.show_sample()
         self.tracker.flush()
         self.best["waited"] += 1
-        if evaluation.nats <= self.best["loss_val"]:
+        if evaluation.nats <= self.best["loss_val"] or self.config.trainer.overfit_batch:
             self.best = {"step": self.step, "loss_val": evaluation.nats, "waited": 0}
             checkpoints.save(self.folder / "best.pt", self._content(to_go_on=False))
         checkpoints.save(self.folder / "last.pt", self._content(to_go_on=True))
@@ -189,6 +190,7 @@ class Run:
             "model": self.config.model.name,
             "steps": self.step,
             "best_step": self.best["step"],
+            "loss_train": self.loss_train if math.isfinite(self.loss_train) else None,
             "loss_val": best if math.isfinite(best) else None,
             "bits_per_char": best / math.log(2) if math.isfinite(best) else None,
             "last_loss_val_by_position": self.loss_val_by_position,

@@ -1,5 +1,6 @@
 """Ctrl-C, kill and a closed terminal, taken as a wish to stop soon and lose nothing."""
 
+import contextlib
 import os
 import signal
 from types import FrameType
@@ -16,7 +17,9 @@ class StopSignal:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignal":
-        self._before = {number: signal.signal(number, self._receive) for number in _SIGNALS}
+        # What the parent told us to ignore, as nohup does, stays ignored.
+        heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        self._before = {number: signal.signal(number, self._receive) for number in heeded}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -27,6 +30,8 @@ class StopSignal:
         if self.received is not None:
             os._exit(128 + number)
         self.received = number
+        with contextlib.suppress(OSError):  # not print: the signal may come in the middle of one
+            os.write(2, b"\nstopping after this step; again to quit at once\n")
 
     @property
     def exit_status(self) -> int:

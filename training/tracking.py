@@ -120,9 +120,11 @@ def results_table(summary: dict[str, Any]) -> str:
     """The figures of a summary as lines for people: the model beside what counting alone achieves."""
     rows = [(f"counted {order}-gram", nats) for order, nats in summary["baselines"].items()]
     rows.append((f"{summary['model']}, step {summary['best_step']}", summary["loss_val"]))
+    rows.append(("(last training batch)", summary["loss_train"]))
     if summary["floor"] is not None:
         rows.append(("true entropy", summary["floor"]))
-    lines = [f"{'validation loss':<24}{'nats':>8}{'bits':>8}  per character"]
+    lines = [f"options: {' '.join(summary['overrides']) or 'the defaults'}"]
+    lines.append(f"{'validation loss':<24}{'nats':>8}{'bits':>8}  per character")
     lines += [f"{name:<24}{nats:>8.4f}{nats / math.log(2):>8.4f}" for name, nats in rows]
     seconds = f"{summary['train_seconds']:.1f} s ({summary['chars_per_second']:,.0f} characters/s)"
     lines.append(f"{summary['parameters']:,} parameters, {summary['steps']:,} steps in {seconds}")
