@@ -20,7 +20,7 @@ def trained_summary(text: Path, folder: Path, *options: str) -> dict[str, Any]:
 
 
 def test_the_default_run_beats_counting_and_writes_a_play(tiny_shakespeare_path: Path, tmp_path: Path) -> None:
-    summary = trained_summary(tiny_shakespeare_path, tmp_path)
+    summary = trained_summary(tiny_shakespeare_path, tmp_path, "trainer.sample_length=0")
     assert summary["corpus"]["characters"] == 1_115_394
     assert summary["loss_val"] < summary["baselines"]["5"] < 1.67
     play = process("sample.py", "checkpoint=run", "length=3000", "temperature=0.8", "seed=1", cwd=tmp_path).stdout

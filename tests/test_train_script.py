@@ -1,0 +1,152 @@
+"""train.py as people start it: what it says and leaves, what it refuses, and going on in a new process."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.scripts import SMALL, refused, script, start
+from training import checkpoint as checkpoints
+
+
+def test_the_end_of_a_run_says_what_people_need(trained: Path) -> None:
+    result = script("train.py", *SMALL, "hydra.run.dir=deep/er", cwd=trained.parents[1])
+    for words in (
+        "counted 5-gram",
+        "gpt, step",
+        "true entropy",
+        "Watch:  tensorboard --logdir deep",
+        "checkpoint=deep/er",
+    ):
+        assert words in result.stdout
+    for words in (
+        "device cpu",
+        "precision float32",
+        "threads",
+        "48 distinct",
+        "24,064 parameters",
+        "before training: val 1.8",
+    ):
+        assert words in result.stderr
+    assert "\r" not in result.stderr  # no bar where nobody looks
+    assert {path.name.split(".")[0] for path in (trained.parents[1] / "deep" / "er").iterdir()} == {
+        "best", "last", "config", "events", "summary", "train",
+    }  # fmt: skip
+
+
+def test_the_summary_is_for_scripts(trained: Path) -> None:
+    summary = json.loads((trained / "summary.json").read_text(encoding="utf-8"))
+    assert summary["status"] == "finished"
+    assert summary["steps"] == 20
+    assert list(summary["baselines"]) == ["1", "2", "3", "4", "5"]
+    assert summary["corpus"].keys() == {"name", "sha256", "characters", "vocab_size"}
+    assert summary["bits_per_char"] == pytest.approx(summary["loss_val"] / math.log(2))
+    assert summary["chars_per_second"] == pytest.approx(20 * 4 * 16 / summary["train_seconds"])
+    assert summary["parameters"] == 24_064
+    assert summary["floor"] == pytest.approx(0.2576, abs=1e-3)
+    assert summary["overrides"] == [*SMALL, "trainer.sample_length=50"]
+    assert summary["eval_seconds"] > 0
+    assert {"best_step", "seed"} <= summary.keys()
+
+
+def test_the_log_file_holds_whole_lines(trained: Path) -> None:
+    lines = (trained / "train.log").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 9
+    assert all(line[:4].isdigit() and " INFO " in line for line in lines)
+
+
+def test_samples_of_every_evaluation_are_kept(trained: Path) -> None:
+    samples = (trained / "samples.txt").read_text(encoding="utf-8")
+    for step in (0, 10, 20):
+        assert f"=== step {step}, validation loss" in samples
+
+
+def test_a_short_run_leaves_a_model(tmp_path: Path) -> None:
+    result = script("train.py", *SMALL, "trainer.max_steps=5", "trainer.eval_interval=1000", cwd=tmp_path)
+    assert result.returncode == 0
+    assert script("sample.py", "length=10", cwd=tmp_path).returncode == 0
+
+
+def test_a_run_that_diverges_says_what_to_try(tmp_path: Path) -> None:
+    result = script(
+        "train.py", *SMALL, "optimizer.lr=1e30", "optimizer.table_lr=1e30", "hydra.run.dir=run", cwd=tmp_path
+    )
+    refused(result, "not a finite number at step", "learning rate", "Try lower optimizer.lr")
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "diverged"
+
+
+def test_a_text_is_found_from_where_one_stands(tmp_path: Path) -> None:
+    (tmp_path / "my texts").mkdir()
+    (tmp_path / "my texts" / "é = #1.txt").write_text(
+        "to be or not to be, that is the question\n" * 50, encoding="utf-8"
+    )
+    result = script("train.py", *SMALL, "data=text", "data.path=my texts/é = #1.txt", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert [path.name for path in tmp_path.iterdir() if path.name != "my texts"] == ["runs"]
+
+
+def test_sizes_beyond_the_memory_are_refused(tmp_path: Path) -> None:
+    result = script("train.py", *SMALL, "model.n_embd=300000000", cwd=tmp_path)
+    refused(result, "memory does not suffice: choose smaller sizes")
+
+
+def test_several_processes_are_refused(tmp_path: Path) -> None:
+    refused(script("train.py", *SMALL, cwd=tmp_path, WORLD_SIZE="2"), "2 processes were started")
+
+
+def test_resuming_in_a_new_process(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    result = script("train.py", "resume=run/last.pt", "trainer.max_steps=30", "optimizer.lr=0.001", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "going on after step 20; changed: trainer.max_steps: 20 -> 30, optimizer.lr: 0.003 -> 0.001" in result.stderr
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 30
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_model_to_sample_from_is_no_run_to_go_on_with(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    shutil.copy(tmp_path / "run" / "best.pt", tmp_path / "run" / "last.pt")
+    refused(script("train.py", "resume=run", "trainer.max_steps=30", cwd=tmp_path), "no run to go on with")
+
+
+def test_a_lost_best_model_is_said_and_made_anew(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    (tmp_path / "run" / "best.pt").unlink()
+    result = script("train.py", "resume=run", "trainer.max_steps=30", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "best.pt is missing" in result.stderr
+    assert checkpoints.load(tmp_path / "run" / "best.pt")["step"] == 30
+
+
+def test_a_new_process_goes_on_with_the_bits_of_the_unbroken_run(tmp_path: Path) -> None:
+    long = (*SMALL, "trainer.max_steps=120", "trainer.eval_interval=40", "model.dropout=0.2")
+    assert script("train.py", *long, "hydra.run.dir=straight", cwd=tmp_path).returncode == 0
+    broken = start("train.py", *long, "hydra.run.dir=broken", cwd=tmp_path)
+    assert broken.stderr is not None
+    for line in broken.stderr:
+        if "step 40" in line:
+            broken.terminate()
+    assert broken.wait(timeout=30) == 143
+    result = script("train.py", "resume=broken", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    straight, resumed = (checkpoints.load(tmp_path / name / "last.pt") for name in ("straight", "broken"))
+    assert resumed["step"] == 120
+    for name, weight in straight["model"].items():
+        assert torch.equal(weight, resumed["model"][name])
+    assert resumed["best"] == straight["best"]
+
+
+def test_what_cannot_be_resumed_is_refused(trained: Path) -> None:
+    home = trained.parents[1]
+    refused(script("train.py", f"resume={trained}", cwd=home), "has done its 20 steps", "trainer.max_steps=N")
+    refused(
+        script("train.py", "resume=nowhere", cwd=home),
+        "resume=nowhere is neither a run folder with a last.pt",
+    )
+    refused(script("train.py", f"resume={trained}", "hydra.run.dir=other", cwd=home), "leave out -m and hydra.run.dir")
+    refused(script("train.py", f"resume={trained / 'best.pt'}", cwd=home), "neither a run folder")
+    assert not (home / "nowhere").exists()
+    assert not (home / "other").exists()
