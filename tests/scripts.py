@@ -18,7 +18,8 @@ Result = subprocess.CompletedProcess[str]
 
 def environment(**changes: str) -> dict[str, str]:
     """A process environment without a text at hand and with one thread, so that tiny models do not wait for each other."""
-    inherited = {key: value for key, value in os.environ.items() if key not in ("TINY_SHAKESPEARE", "WORLD_SIZE")}
+    ours = ("TINY_SHAKESPEARE", "WORLD_SIZE", "PYTHONUNBUFFERED")
+    inherited = {key: value for key, value in os.environ.items() if key not in ours}
     return {**inherited, "OMP_NUM_THREADS": "1", **changes}
 
 
