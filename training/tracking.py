@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import math
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -25,8 +26,10 @@ class _AboveTheBar(logging.Handler):
     """Log lines to standard error, whole, above a running bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(OSError):  # nobody reads it any more: no reason to stop training
+        try:
             tqdm.write(self.format(record), file=sys.stderr)
+        except OSError:  # nobody reads it any more: no reason to stop training, nor to fail at exit over what is left
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 @contextlib.contextmanager
