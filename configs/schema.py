@@ -113,9 +113,15 @@ class TrainerConfig:
     log_interval: int = option(10, "steps between points of the training curves", least=1)
     patience: int | None = option(None, "evaluations without a better one before stopping", least=1, also="early_stop")
     sample_length: int = option(200, "characters sampled at each evaluation; 0: none", least=0)
+    probe: str | None = option(
+        None, "text whose attention is drawn; null: a real line; '': none", free_text=True, also="attention_text"
+    )
     overfit_batch: bool = option(False, "train on the first step's windows again and again")
     device: str = option("auto", "auto, cpu, cuda, cuda:1, mps")
     precision: str = option("auto", "of the forward pass", choices=("auto", "float32", "bfloat16"), also="dtype")
+    attention_path: str = option(
+        "auto", "how attention is computed", choices=("auto", "plain", "fused"), also="flash sdpa"
+    )
     threads: int | None = option(
         None, "processor threads; null: one a core", least=1, most=1024, also="num_threads num_workers"
     )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from configs.schema import UserError
-from model.language_model import LanguageModel
+from model.language_model import LanguageModel, evaluating
 
 
 def next_distribution(
@@ -44,18 +44,19 @@ def generate(
 ) -> Iterator[int]:
     """Yield `length` new character ids, one by one as they are drawn, after the prompt ids (P,), P at least 1.
 
-    Each character is drawn from what the model says of the last block_size characters. All randomness comes from
-    `generator`, which lives on the CPU.
+    Each character is drawn from what the model says of the last block_size characters. As long as all fit, each is read
+    once; then the window moves, and is read anew for each character. All randomness comes from `generator`, which lives
+    on the CPU.
     """
     device = next(model.parameters()).device
-    window = ids[-model.config.block_size :].to(device).long()
-    was_training = model.training
-    model.eval()
-    try:
+    block_size = model.config.block_size
+    text = ids[-block_size:].to(device).long()
+    cache = model.new_cache()
+    with evaluating(model):
         for _ in range(length):
-            probabilities = next_distribution(model(window[None])[0, -1], temperature, top_k, top_p)
-            drawn = torch.multinomial(probabilities, 1, generator=generator)
+            if len(text) > block_size:
+                text, cache = text[-block_size:], model.new_cache()
+            logits = model(text[None, len(cache) :], cache)[0, -1]
+            drawn = torch.multinomial(next_distribution(logits, temperature, top_k, top_p), 1, generator=generator)
             yield int(drawn)
-            window = torch.cat((window, drawn.to(device)))[-model.config.block_size :]
-    finally:
-        model.train(was_training)
+            text = torch.cat((text, drawn.to(device)))

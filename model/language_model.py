@@ -7,14 +7,33 @@
 Every rung of the ladder, from `model=bigram` to `model=gpt`, is this one class with other sizes.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from configs.schema import ModelConfig
-from model.attention import MultiHeadAttention, check_length
+from model.attention import Cache, MultiHeadAttention, check_length
+
+
+class ModelCache:
+    """What a model keeps of the characters that it has read, so that those that follow can be read alone."""
+
+    def __init__(self, n_layer: int) -> None:
+        self.ids: Tensor | None = None  # (B, K)
+        self.layers = [Cache() for _ in range(n_layer)]
+
+    def __len__(self) -> int:
+        """K, the number of characters so far."""
+        return 0 if self.ids is None else self.ids.size(1)
+
+    def append(self, ids: Tensor) -> None:
+        """Note the ids (B, T) of characters that every layer has read."""
+        self.ids = ids if self.ids is None else torch.cat((self.ids, ids), dim=1)
 
 
 class LanguageModel(nn.Module):
@@ -33,13 +52,43 @@ class LanguageModel(nn.Module):
             nn.init.zeros_(self.bigram.weight)
         self.stream = Stream(config, vocab_size) if config.n_layer else None
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, cache: ModelCache | None = None) -> Tensor:
+        """With a cache, ids are the T characters after those that it holds, and it holds them too from then on.
+
+        Raises ValueError if they are more than block_size together.
+        """
+        check_length(ids.size(1) + (0 if cache is None else len(cache)), self.config.block_size)
+        logits = None if self.stream is None else self.stream(ids, cache)
+        if cache is not None:
+            cache.append(ids)
+        if self.bigram is None:
+            assert logits is not None  # the schema refuses a model with neither
+            return logits
+        return self.bigram(ids) if logits is None else logits + self.bigram(ids)
+
+    def new_cache(self) -> ModelCache:
+        """An empty cache for this model."""
+        return ModelCache(self.config.n_layer)
+
+    @torch.no_grad()
+    def attention_weights(self, ids: Tensor) -> Tensor:
+        """ids (B, T) -> the weights (n_layer, B, H, T, T) of every head, to be looked at; no dropout."""
         check_length(ids.size(1), self.config.block_size)
-        if self.stream is None:
-            assert self.bigram is not None  # the schema refuses a model with neither
-            return self.bigram(ids)
-        logits = self.stream(ids)
-        return logits if self.bigram is None else logits + self.bigram(ids)
+        weights: list[Tensor] = []
+        if self.stream is not None:
+            with evaluating(self):
+                x = self.stream.embedded(ids)
+                for block in self.stream.blocks:
+                    assert isinstance(block, Block)
+                    weights.append(block.attention.weights(normalised(x, self.config.norm)))
+                    x = block(x)
+        return torch.stack(weights) if weights else torch.empty(0, len(ids), 0, ids.size(1), ids.size(1))
+
+    def use_attention(self, path: str) -> None:
+        """Compute attention by the path `plain` or `fused`: the same output but for rounding."""
+        for module in self.modules():
+            if isinstance(module, MultiHeadAttention):
+                module.path = path
 
     def sizes(self) -> dict[str, Any]:
         """What it takes to build this model again: the plain values of its ModelConfig and vocab_size."""
@@ -83,17 +132,25 @@ class Stream(nn.Module):
                 nn.init.normal_(module.weight, std=0.5)
         nn.init.zeros_(self.head.weight)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        x = self.token_embedding(ids)  # (B, T, C)
+    def forward(self, ids: Tensor, cache: ModelCache | None = None) -> Tensor:
+        x = self.dropout(self.embedded(ids, None if cache is None else cache.ids))
+        for number, block in enumerate(self.blocks):
+            x = block(x, None if cache is None else cache.layers[number])
+        return self.head(normalised(x, self.norm))
+
+    def embedded(self, ids: Tensor, earlier: Tensor | None = None) -> Tensor:
+        """What the first block gets of ids (B, T) that follow the ids `earlier` (B, K): (B, T, C)."""
+        text = ids if earlier is None else torch.cat((earlier, ids), dim=1)
+        past = text.size(1) - ids.size(1)
+        x = self.token_embedding(ids)
+        recent = text[:, max(0, past - len(self.previous_embeddings)) :]
         for distance, embedding in enumerate(self.previous_embeddings, start=1):
             # Position t hears the character `distance` before it; the first positions of a window have none.
-            x = x + F.pad(embedding(ids[:, :-distance]), (0, 0, min(distance, ids.size(1)), 0))
+            before = F.pad(embedding(recent[:, :-distance]), (0, 0, min(distance, recent.size(1)), 0))
+            x = x + before[:, -ids.size(1) :]
         if self.position_embedding is not None:
-            x = x + self.position_embedding.weight[: ids.size(1)]
-        x = self.dropout(x)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(normalised(x, self.norm))
+            x = x + self.position_embedding.weight[past : text.size(1)]
+        return x
 
 
 class Block(nn.Module):
@@ -116,8 +173,8 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(config.n_embd, config.activation) if config.feed_forward else None
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.dropout(self.attention(normalised(x, self.norm)))
+    def forward(self, x: Tensor, cache: Cache | None = None) -> Tensor:
+        x = x + self.dropout(self.attention(normalised(x, self.norm), cache))
         if self.feed_forward is not None:
             x = x + self.dropout(self.feed_forward(normalised(x, self.norm)))
         return x
@@ -144,3 +201,14 @@ class FeedForward(nn.Module):
 def normalised(x: Tensor, norm: str) -> Tensor:
     """Each row of (..., C) with mean 0 and variance 1 (layer_norm), or with a mean square of 1 (rms_norm)."""
     return F.layer_norm(x, (x.size(-1),)) if norm == "layer_norm" else F.rms_norm(x, (x.size(-1),))
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Dropout off as long as this is entered; then the mode is as before, even after an exception."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)

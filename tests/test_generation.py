@@ -116,13 +116,24 @@ def test_exactly_so_many_new_characters_come(prompt: int, length: int) -> None:
 
 
 @pytest.mark.parametrize("prompt", [1, 7, 8, 9, 24])
-def test_each_character_is_chosen_from_the_last_block_size(prompt: int) -> None:
+def test_each_character_is_chosen_from_the_last_block_size_and_read_once_while_all_fit(prompt: int) -> None:
     model = gpt()
     seen: list[list[int]] = []
-    model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][0].tolist()))
+    chosen_from: list[torch.Tensor] = []
+
+    def keep(_: object, inputs: tuple[torch.Tensor, ...], logits: torch.Tensor) -> None:
+        seen.append(inputs[0][0].tolist())
+        chosen_from.append(logits[0, -1])
+
+    hook = model.register_forward_hook(keep)
     text = [number % 5 for number in range(prompt)]
     text += generate(model, torch.tensor(text), 12, torch.Generator())
-    assert seen == [text[max(0, end - 8) : end] for end in range(prompt, prompt + 12)]
+    hook.remove()
+    model.eval()
+    for number, end in enumerate(range(prompt, prompt + 12)):
+        window = text[max(0, end - 8) : end]
+        assert torch.allclose(chosen_from[number], model(torch.tensor([window]))[0, -1], atol=1e-5)
+        assert seen[number] == (window if number == 0 or end > 8 else window[-1:])
 
 
 def test_greedy_takes_the_likeliest_character() -> None:

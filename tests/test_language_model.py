@@ -2,71 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import torch
 import torch.nn.functional as F
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 from torch import nn
 
-from configs.command_line import CONFIGS, CommandLine
-from configs.schema import ModelConfig, TrainConfig
+from configs.schema import ModelConfig
+from model.attention import MultiHeadAttention
 from model.language_model import FeedForward, LanguageModel, normalised
-
-V = 11
-
-
-def rungs() -> dict[str, ModelConfig]:
-    """Every rung and its variants, shrunk."""
-    CommandLine("train", TrainConfig, "")
-    found: dict[str, ModelConfig] = {}
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        for name in ("bigram", "average", "head", "multihead", "gpt"):
-            config = OmegaConf.to_object(compose("train", [f"model={name}"]).model)
-            assert isinstance(config, ModelConfig)
-            found[name] = replace(config, block_size=12, n_embd=10, head_size=4, n_layer=min(config.n_layer, 2))
-    gpt = found["gpt"]
-    for field, choices in {
-        "positions": ("learned", "none"),
-        "norm": ("rms_norm",),
-        "activation": ("gelu", "relu"),
-        "qk_norm": (False,),
-        "bigram": (False,),
-        "n_previous": (0, 1, 30),
-        "feed_forward": (False,),
-    }.items():
-        for choice in choices:
-            changed: dict[str, Any] = {field: choice}
-            found[f"gpt, {field}={choice}"] = replace(gpt, **changed)
-    return found
-
-
-RUNGS = rungs()
-
-
-def woken(config: ModelConfig) -> LanguageModel:
-    """A model whose every weight matters: zeros replaced by random numbers."""
-    torch.manual_seed(0)
-    model = LanguageModel(config, V)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.normal_(std=0.3)
-    return model.eval()
-
-
-@pytest.mark.parametrize("rung", RUNGS)
-def test_the_future_never_changes_the_past(rung: str) -> None:
-    model = woken(RUNGS[rung])
-    ids = torch.randint(V, (3, 12))
-    logits = model(ids)
-    for t in range(1, 12):
-        changed = ids.clone()
-        changed[:, t] = (changed[:, t] + 1) % V
-        after = model(changed)
-        assert torch.equal(after[:, :t], logits[:, :t])
-        assert not torch.equal(after[:, t], logits[:, t])
+from tests.models import RUNGS, V, woken
 
 
 @pytest.mark.parametrize("rung", [rung for rung in RUNGS if rung != "bigram"])
@@ -173,6 +119,26 @@ def test_dropout_is_heard_in_training_only() -> None:
     assert torch.equal(model(ids), model(ids))
     model.train()
     assert not torch.equal(model(ids), model(ids))
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_weights_to_look_at_are_those_of_what_each_layer_hears(rung: str) -> None:
+    model = woken(replace(RUNGS[rung], dropout=0.5))
+    layers = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
+    expected: list[torch.Tensor] = []
+    hooks = [
+        layer.register_forward_pre_hook(lambda module, inputs: expected.append(module.weights(inputs[0])))
+        for layer in layers
+    ]
+    ids = torch.randint(V, (2, 12))
+    model(ids)
+    for hook in hooks:
+        hook.remove()
+    weights = model.train().attention_weights(ids)
+    assert len(weights) == len(layers) == RUNGS[rung].n_layer
+    for found, wanted in zip(weights, expected, strict=True):
+        assert torch.equal(found, wanted)
+    assert model.training
 
 
 def test_a_window_that_is_too_long_is_refused() -> None:

@@ -18,10 +18,13 @@ def test_the_checkpoint_decides() -> None:
 
 def test_allowed_changes_are_made_and_reported() -> None:
     typed = TrainConfig(resume="runs/x")
-    typed.trainer.max_steps, typed.optimizer.lr = 2000, 0.5
-    config, changes = resumed_config(SAVED, typed, ["resume=runs/x", "trainer.max_steps=2000", "optimizer.lr=0.5"])
+    typed.trainer.max_steps, typed.optimizer.lr, typed.trainer.attention_path = 2000, 0.5, "plain"
+    words = ["resume=runs/x", "trainer.max_steps=2000", "optimizer.lr=0.5", "trainer.attention_path=plain"]
+    config, changes = resumed_config(SAVED, typed, words)
     assert (config.trainer.max_steps, config.optimizer.lr, config.model.n_embd) == (2000, 0.5, 32)
-    assert changes == ["trainer.max_steps: 1100 -> 2000", "optimizer.lr: 0.003 -> 0.5"]
+    assert changes == [
+        "trainer.max_steps: 1100 -> 2000", "optimizer.lr: 0.003 -> 0.5", "trainer.attention_path: auto -> plain",
+    ]  # fmt: skip
 
 
 def test_an_option_that_stays_is_no_change() -> None:

@@ -18,10 +18,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Setup:
-    """The choice, in `device`, `precision` (of the forward pass; weights stay float32) and `threads`."""
+    """The choice: `precision` is that of the forward pass, weights stay float32; `attention_path` is plain or fused."""
 
     device: torch.device
     precision: torch.dtype
+    attention_path: str
     threads: int
     reasons: str
 
@@ -33,18 +34,19 @@ class Setup:
 
 
 def choose_setup(config: TrainerConfig) -> Setup:
-    """Choose device, precision and threads and tell torch. Raises UserError for a device that is not here."""
+    """Choose device, precision, attention path and threads and tell torch. Raises UserError for a device that is not here."""
     device, device_reason = choose_device(config.device, "trainer.device")
     precision, precision_reason = _choose_precision(config.precision, device)
+    path, path_reason = _choose_attention_path(config.attention_path, device, precision)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = config.threads or cores
     torch.set_num_threads(threads)
     threads_reason = "as asked" if config.threads else "one for each core of this process"
     reasons = (
         f"device {device} ({device_reason}), precision {str(precision).removeprefix('torch.')} ({precision_reason}), "
-        f"threads {threads} ({threads_reason})"
+        f"attention {path} ({path_reason}), threads {threads} ({threads_reason})"
     )
-    return Setup(device, precision, threads, reasons)
+    return Setup(device, precision, path, threads, reasons)
 
 
 def choose_device(name: str, key: str) -> tuple[torch.device, str]:
@@ -76,6 +78,17 @@ def _choose_precision(name: str, device: torch.device) -> tuple[torch.dtype, str
     if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
         return torch.bfloat16, "this GPU has it in hardware"
     return torch.float32, f"the exact one, on {device.type}"
+
+
+def _choose_attention_path(name: str, device: torch.device, precision: torch.dtype) -> tuple[str, str]:
+    """On CPUs what benchmarks/attention.py showed to be faster on those that were measured; elsewhere torch's own kernel."""
+    if name != "auto":
+        return name, "as asked"
+    if device.type != "cpu":
+        return "fused", f"torch's kernel for {device.type}"
+    if precision == torch.bfloat16 and torch.cpu.get_capabilities().get("avx512_bf16"):
+        return "plain", "faster than fused on the processors measured that have bfloat16 instructions"
+    return "fused", "faster than plain on the processors measured"
 
 
 _SHORTAGES = ("allocate memory", "Storage size calculation overflowed", "invalid dimension size")

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model.language_model import LanguageModel
+from model.language_model import LanguageModel, evaluating
 from training.device import Setup
 
 _CHARACTERS_AT_ONCE = 2048  # a matter of speed and memory; the result does not depend on it but for rounding
@@ -40,9 +40,7 @@ def evaluate(
     whole = targets // block_size
     sums = torch.zeros(block_size, dtype=torch.float64)
     counts = torch.full((block_size,), whole, dtype=torch.float64)
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         inputs = ids[: whole * block_size].view(whole, block_size)
         wanted = ids[1 : whole * block_size + 1].view(whole, block_size)
         windows_at_once = max(1, characters_at_once // block_size)
@@ -53,8 +51,6 @@ def evaluate(
         if rest:
             sums[:rest] += _nats(model, ids[-rest - 1 : -1][None], ids[-rest:][None], setup)[0]
             counts[:rest] += 1
-    finally:
-        model.train(was_training)
     seen = int((counts > 0).sum())
     return Evaluation(float(sums.sum() / targets), targets, (sums[:seen] / counts[:seen]).tolist())
 

@@ -19,8 +19,10 @@ MAY_CHANGE = {
     "trainer.log_interval",
     "trainer.patience",
     "trainer.sample_length",
+    "trainer.probe",
     "trainer.device",
     "trainer.precision",
+    "trainer.attention_path",
     "trainer.threads",
     "trainer.compile",
 }
