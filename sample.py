@@ -31,7 +31,7 @@ from pathlib import Path
 
 import torch
 
-from data.corpus import decoded, read_text
+from data.corpus import decoded, read_text, unescaped
 from data.tokenizer import Tokenizer
 from model.generation import generate
 from training import checkpoint as checkpoints
@@ -87,9 +87,7 @@ def known_prompt(config: SampleConfig, tokenizer: Tokenizer) -> str:
     elif config.prompt_file is not None:
         prompt = read_text(Path(config.prompt_file))
     else:
-        # Where the locale is no UTF-8, Python keeps what was typed as surrogates, a byte each.
-        typed = (config.prompt or "").encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        prompt = typed.replace("\\n", "\n").replace("\\t", "\t")
+        prompt = unescaped(config.prompt or "")
     if config.on_unknown == "drop":
         return "".join(character for character in prompt if character in tokenizer.vocabulary)
     try:

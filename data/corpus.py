@@ -84,6 +84,13 @@ def read_text(path: Path) -> str:
     return decoded(raw, str(path))
 
 
+def unescaped(text: str) -> str:
+    """A text from the command line, in which \\n is a line end and \\t a tab."""
+    # Where the locale is no UTF-8, Python keeps what was typed as surrogates, a byte each.
+    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return text.replace("\\n", "\n").replace("\\t", "\t")
+
+
 def decoded(raw: bytes, source: str) -> str:
     """UTF-8 bytes as text, without byte-order mark and with \\n for every line end.
 

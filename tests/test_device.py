@@ -2,14 +2,18 @@
 
 import logging
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 from torch import nn
 
-from configs.schema import TrainerConfig, UserError
+from configs.schema import TrainConfig, TrainerConfig, UserError
+from data.corpus import Corpus
+from model.attention import MultiHeadAttention
 from tests.scripts import SMALL, process, refused, script
 from training.device import choose_device, choose_setup, compiled
+from training.run import Run
 
 HAS_CUDA = torch.cuda.is_available()
 
@@ -17,7 +21,7 @@ HAS_CUDA = torch.cuda.is_available()
 def test_auto_finds_a_device_and_says_why() -> None:
     setup = choose_setup(TrainerConfig(threads=1))
     assert setup.device.type in ("cpu", "cuda", "mps")
-    for word in (f"device {setup.device}", "precision", "threads 1 (as asked)"):
+    for word in (f"device {setup.device}", "precision", f"attention {setup.attention_path} (", "threads 1 (as asked)"):
         assert word in setup.reasons
     assert torch.get_num_threads() == 1
 
@@ -55,6 +59,36 @@ def test_training_on_a_gpu_comes_near_training_on_the_cpu(tmp_path: Path) -> Non
 def test_cpu_auto_is_exact() -> None:
     setup = choose_setup(TrainerConfig(device="cpu", threads=1))
     assert setup.precision == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("precision", "instructions", "asked", "taken"),
+    [
+        ("float32", True, "auto", "fused"),
+        ("bfloat16", False, "auto", "fused"),
+        ("bfloat16", True, "auto", "plain"),
+        ("bfloat16", True, "fused", "fused"),
+        ("float32", False, "plain", "plain"),
+    ],
+)
+def test_the_attention_path_is_the_faster_one_or_the_one_asked_for(
+    precision: str, instructions: bool, asked: str, taken: str
+) -> None:
+    config = TrainerConfig(device="cpu", precision=precision, attention_path=asked, threads=1)
+    with mock.patch("torch.cpu.get_capabilities", return_value={"avx512_bf16": instructions}):
+        setup = choose_setup(config)
+    assert setup.attention_path == taken
+    assert f"attention {taken} (" in setup.reasons
+
+
+def test_the_path_that_was_chosen_reaches_every_layer(
+    small_config: TrainConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    for path in ("plain", "fused"):
+        small_config.trainer.attention_path = path
+        run = Run(small_config, corpus, tmp_path)
+        layers = [module for module in run.model.modules() if isinstance(module, MultiHeadAttention)]
+        assert [layer.path for layer in layers] == [path] * small_config.model.n_layer
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

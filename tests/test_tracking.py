@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import io
 import json
 import os
 import pty
@@ -22,6 +23,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.scripts import ROOT, SMALL, environment, script, start
@@ -31,7 +33,7 @@ Reader = Callable[..., Any]
 
 @contextlib.contextmanager
 def tensorboard(command: str, folder: Path) -> Iterator[Reader]:
-    """Run the TensorBoard command that train.py printed, as printed, and read JSON from its server."""
+    """Run the TensorBoard command that train.py printed, as printed, and read from its server."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -48,7 +50,8 @@ def tensorboard(command: str, folder: Path) -> Iterator[Reader]:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=10) as response:
-            return json.load(response)
+            content = response.read()
+            return json.loads(content) if response.headers.get_content_type() == "application/json" else content
 
     try:
         deadline = time.monotonic() + 60
@@ -99,6 +102,18 @@ def test_tensorboard_shows_the_run(tmp_path: Path) -> None:
         assert "<pre>" in config["text"]
         samples = read("plugin/text/text", run=run, tag="sample/text/text_summary")
         assert [sample["step"] for sample in samples] == [0, 10, 20]
+
+        images = read("plugin/images/tags")[run]
+        assert set(images) == {
+            f"attention/layer_{layer}_head_{head}" for layer in range(1, 5) for head in range(1, 5)
+        } | {"loss_by_position/val"}
+        shown = read("plugin/images/images", run=run, tag="attention/layer_4_head_1", sample=0)
+        assert [image["step"] for image in shown] == [0, 10, 20]
+        content = read("plugin/images/individualImage", **dict(urllib.parse.parse_qsl(shown[-1]["query"])))
+        picture = Image.open(io.BytesIO(content))
+        assert picture.format == "PNG"
+        assert picture.size == (200, 192)  # sixteen characters
+        assert len(picture.convert("RGB").getcolors(2**16) or ()) > 10
 
         experiment = read("plugin/hparams/experiment", {"experimentName": "", "includeMetrics": True})
         assert "model.block_size" in {info["name"] for info in experiment["hparamInfos"]}

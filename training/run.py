@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from torch.optim import Optimizer
 
 from configs.schema import TrainConfig, UserError, values
-from data.corpus import Corpus
+from data.corpus import Corpus, unescaped
 from data.ngrams import baseline_losses, bigram_log_probabilities
 from model.generation import generate
 from model.language_model import LanguageModel
@@ -21,10 +21,12 @@ from training.device import choose_setup
 from training.evaluation import evaluate
 from training.files import write_text
 from training.optimizers import make_optimizer
+from training.pictures import Picture, attention_map, chart
 from training.tracking import Tracker
 
 log = logging.getLogger(__name__)
 
+_LONGEST_PROBE = 100  # characters in the picture of a head
 _LARGEST_BIGRAM_VOCABULARY = 8192  # above it the table, its gradient and AdamW's two memories take over a gigabyte
 
 
@@ -56,7 +58,9 @@ class Run:
         self.setup = choose_setup(config.trainer)
         torch.manual_seed(config.seed)
         model = new_model(config, corpus) if saved is None else checkpoints.model_from(saved, folder / "last.pt")
+        model.use_attention(self.setup.attention_path)
         self.model: LanguageModel = model.to(self.setup.device)
+        self.probe = probe_of(config, corpus)
         self.optimizer: Optimizer = make_optimizer(self.model, config.optimizer)
         self.step = 0  # optimizer updates so far
         self.best: dict[str, Any] = {"step": 0, "loss_val": math.inf, "waited": 0}  # waited: evaluations since
@@ -120,6 +124,8 @@ class Run:
         if self.corpus.floor is not None:
             points["loss/floor"] = self.corpus.floor
         self.tracker.scalars(points, self.step)
+        self.tracker.picture("loss_by_position/val", self.loss_by_position(), self.step)
+        self.show_attention()
         if self.config.trainer.sample_length:
             self.show_sample()
         self.tracker.flush()
@@ -148,6 +154,28 @@ class Run:
         self.tracker.text("sample/text", text, self.step)
         with open(self.folder / "samples.txt", "a", encoding="utf-8") as file:
             file.write(f"=== step {self.step}, validation loss {self.loss_val:.4f} ===\n{text}\n\n")
+
+    def show_attention(self) -> None:
+        """Put a map of every head's attention on the probe into TensorBoard."""
+        if not self.probe:
+            return
+        ids = torch.from_numpy(self.corpus.tokenizer.encode(self.probe)).long().to(self.setup.device)
+        weights = self.model.attention_weights(ids[None])[:, 0].float().cpu().numpy()  # (n_layer, H, T, T)
+        for layer, heads in enumerate(weights, start=1):
+            for head, one in enumerate(heads, start=1):
+                title = f"layer {layer}, head {head}, step {self.step}"
+                self.tracker.picture(
+                    f"attention/layer_{layer}_head_{head}", attention_map(one, self.probe, title), self.step
+                )
+
+    def loss_by_position(self) -> Picture:
+        """The latest evaluation as a curve over the characters that the model saw, beside what counting achieves."""
+        levels = {f"counted {order}-gram": nats for order, nats in self.baselines.items() if order != "1"}
+        if self.corpus.floor is not None:
+            levels["true entropy"] = self.corpus.floor
+        points = [(seen, nats) for seen, nats in enumerate(self.loss_val_by_position, start=1)]
+        title = f"validation loss in nats, by characters seen, step {self.step}"
+        return chart(title, "characters seen", {self.config.model.name: points}, levels)
 
     def sample(self, model: LanguageModel, length: int) -> str:
         """A text of so many characters, drawn with the run's seed and no random number of training's."""
@@ -219,3 +247,26 @@ def new_model(config: TrainConfig, corpus: Corpus) -> LanguageModel:
         table = bigram_log_probabilities(corpus.train, vocab_size)
         model.bigram.weight.data.copy_(torch.from_numpy(table))
     return model
+
+
+def probe_of(config: TrainConfig, corpus: Corpus) -> str:
+    """The text whose attention is drawn: trainer.probe, or a line of the validation part; "" for none.
+
+    Raises UserError for a text that the model cannot read or the picture not hold.
+    """
+    if config.model.n_layer == 0:
+        return ""
+    longest = min(config.model.block_size, _LONGEST_PROBE)
+    if config.trainer.probe is None:
+        lines = corpus.tokenizer.decode(corpus.validation[:2000]).split("\n")
+        return next((line for line in lines if len(line) > 30), max(lines, key=len))[: min(longest, 40)]
+    probe = unescaped(config.trainer.probe)
+    if len(probe) > longest:
+        raise UserError(
+            f"trainer.probe has {len(probe)} characters, but at most {longest} fit (model.block_size, a picture)"
+        )
+    try:
+        corpus.tokenizer.encode(probe)
+    except UserError as error:
+        raise UserError(f"trainer.probe: {error}") from None
+    return probe

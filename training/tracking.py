@@ -18,6 +18,7 @@ from torch.utils.tensorboard.summary import hparams
 from tqdm import tqdm
 
 from training.files import write_text
+from training.pictures import Picture
 
 _FLUSH_SECONDS = 2  # so that a run of seconds is seen while it lasts
 
@@ -90,6 +91,10 @@ class Tracker:
     def text(self, tag: str, text: str, step: int) -> None:
         """A text panel. Four spaces before each line keep TensorBoard's Markdown away from it."""
         self.writer.add_text(tag, "\n".join("    " + line for line in _utf8(text).split("\n")), step)
+
+    def picture(self, tag: str, picture: Picture, step: int) -> None:
+        """An image (height, width, 3) of bytes."""
+        self.writer.add_image(tag, picture, step, dataformats="HWC")
 
     def flush(self) -> None:
         """Make everything so far visible."""
