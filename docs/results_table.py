@@ -1,0 +1,87 @@
+"""Print finished runs as the table of README.md, the counting baselines in their places among them.
+
+    python docs/results_table.py runs/SWEEP/* runs/NAME
+    python docs/results_table.py --write runs/SWEEP/* runs/NAME        puts it into README.md
+
+Each folder holds one run. The loss is that of its best evaluation, the line is the first long one of the sample beside it.
+"""
+
+import json
+import math
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+README = Path(__file__).parents[1] / "README.md"
+BEGIN, END = "<!-- results: made by docs/results_table.py -->\n", "<!-- end of results -->\n"
+HEADER = """| model | command | steps | nats | bits | parameters | minutes | a line it writes |
+|---|---|--:|--:|--:|--:|--:|---|
+"""
+
+
+def table_of(folders: list[Path]) -> str:
+    """The table, the largest loss first."""
+    folders = [folder for folder in folders if not folder.is_file()]  # a sweep has a file beside its runs
+    if not folders:
+        sys.exit("name the folders of the runs that belong in the table")
+    runs = [(folder, read_summary(folder)) for folder in folders]
+    if len({summary["corpus"]["sha256"] for _, summary in runs}) > 1:
+        sys.exit("these runs were trained on different texts, so their losses cannot stand in one table")
+    baselines = runs[0][1]["baselines"]
+    rows = [(nats, f"| counted {order}-gram | every run | | {loss(nats)} | | | |") for order, nats in baselines.items()]
+    rows += [(summary["loss_val"], row(folder, summary)) for folder, summary in runs]
+    return HEADER + "".join(f"{line}\n" for _, line in sorted(rows, reverse=True))
+
+
+def write(table: str, readme: Path = README) -> None:
+    """Put the table in its place in the README."""
+    text = readme.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    if not after:
+        sys.exit(f"{readme} has no place for the table: the lines {BEGIN.strip()} and {END.strip()}")
+    readme.write_text(before + BEGIN + table + END + after, encoding="utf-8")
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """summary.json of a run that has ended in order."""
+    try:
+        summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except OSError as error:
+        sys.exit(f"{folder} holds no finished run: {error.strerror}")
+    if summary["status"] in ("interrupted", "diverged", "failed"):
+        sys.exit(f"{folder} holds a run that has not ended in order: it is {summary['status']}")
+    return summary
+
+
+def row(folder: Path, summary: dict[str, Any]) -> str:
+    """One line of the table."""
+    command = " ".join(["python train.py", *summary["overrides"]])
+    steps, size, minutes = f"{summary['steps']:,}", f"{summary['parameters']:,}", f"{summary['train_seconds'] / 60:.2f}"
+    line = written_line(folder, summary["best_step"])
+    return f"| {summary['model']} | `{command}` | {steps} | {loss(summary['loss_val'])} | {size} | {minutes} | {line} |"
+
+
+def loss(nats: float) -> str:
+    """A loss in nats and in bits, as two cells."""
+    return f"{nats:.4f} | {nats / math.log(2):.4f}"
+
+
+def written_line(folder: Path, step: int) -> str:
+    """The first line of some length, or its beginning, that the model wrote after this step; nothing without samples."""
+    samples = folder / "samples.txt"
+    if not samples.exists():
+        return ""
+    _, *parts = re.split(r"^=== step (\d+), .* ===\n", samples.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    texts = dict(zip(map(int, parts[::2]), parts[1::2], strict=True))
+    line = next((line for line in texts.get(step, "").splitlines() if len(line) >= 20), "")
+    return "`" + line[:40].replace("`", "'").replace("|", "\\|") + "`" if line else ""
+
+
+if __name__ == "__main__":
+    wanted = table_of([Path(name) for name in sys.argv[1:] if name != "--write"])
+    if "--write" in sys.argv:
+        write(wanted)
+    else:
+        print(wanted, end="")
