@@ -1,4 +1,4 @@
-"""Every command of the README runs, in a short form."""
+"""Every command of the README and of docs/attention.md runs, in a short form."""
 
 import re
 import shlex
@@ -6,14 +6,20 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from tests.scripts import ROOT, Result, environment, script
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.splitlines()]
-SHORT = "debug=smoke trainer.max_steps=2 trainer.eval_interval=2 trainer.sample_length=5 trainer.threads=1".split()
+GUIDE = (ROOT / "docs" / "attention.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```sh\n(.*?)```", README + GUIDE, re.DOTALL)
+COMMANDS = list(dict.fromkeys(line for block in BLOCKS for line in block.splitlines()))
+SHORT = (
+    "debug=smoke trainer.max_steps=2 trainer.eval_interval=2 trainer.sample_length=5 trainer.probe= trainer.threads=1"
+).split()
 
 
 def run(command: str, home: Path) -> Result:
@@ -42,6 +48,8 @@ def home(tmp_path_factory: pytest.TempPathFactory, trained: Path) -> Path:
 def test_training_commands(home: Path, command: str) -> None:
     short = ["trainer.sample_length=0"] if "resume=" in command else [*SHORT, "data=playlet", "data.characters=20000"]
     words = [*shlex.split(command), *(word for word in short if word.split("=")[0] + "=" not in command)]
+    if "trainer.probe" in command:
+        words.append("model.block_size=32")
     if "resume=" in command:
         words.append("trainer.max_steps=25")  # the run that lies there is over
     result = run(shlex.join(words), home)
@@ -73,10 +81,22 @@ def test_the_benchmark() -> None:
 
 
 def test_every_command_is_covered() -> None:
-    covered = ("pip install", "python train.py", "python sample.py", "python benchmarks/throughput.py", "eval")
+    scripts = ("python benchmarks/throughput.py", "python benchmarks/attention.py", "python docs/")  # see test_docs.py
+    covered = ("pip install", "python train.py", "python sample.py", *scripts, "eval")
     assert [command for command in COMMANDS if not command.startswith(covered)] == []
 
 
+def test_the_head_alone_as_the_readme_shows_it() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["output"].shape == (4, 8, 16)
+    assert names["weights"].shape == (4, 8, 8)
+    assert torch.equal(names["output"][0, :2], torch.zeros(2, 16))
+    assert bool((names["weights"][0, 2:, :2] == 0).all())
+
+
 def test_every_link_leads_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (ROOT / target).exists(), target
+    for text, folder in ((README, ROOT), (GUIDE, ROOT / "docs")):
+        for target in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert (folder / target).exists(), target

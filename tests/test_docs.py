@@ -1,0 +1,166 @@
+"""The pages in docs/ are true: their code prints what they say, their tables and pictures come from their scripts."""
+
+import contextlib
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from benchmarks import attention as attention_benchmark
+from configs.command_line import CONFIGS
+from configs.overrides import yaml_groups
+from configs.schema import ModelConfig, UserError
+from data.tokenizer import Tokenizer
+from docs import attention_maps, results_table, scale_study
+from model.language_model import LanguageModel
+from tests.scripts import ROOT, script
+from training import checkpoint as checkpoints
+from training.pictures import attention_map
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ATTENTION = (ROOT / "docs" / "attention.md").read_text(encoding="utf-8")
+
+
+def test_every_block_prints_what_stands_below_it() -> None:
+    blocks = re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", ATTENTION, re.DOTALL)
+    assert len(blocks) == ATTENTION.count("```python") > 10
+    names: dict[str, Any] = {}
+    options = torch._tensor_str.PRINT_OPTS
+    before = (options.sci_mode, options.linewidth)
+    try:
+        for code, expected in blocks:
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(compile(code, "docs/attention.md", "exec"), names)
+            assert printed.getvalue() == expected, code
+    finally:
+        torch.set_printoptions(sci_mode=before[0], linewidth=before[1])
+
+
+def test_the_study_of_the_scale_prints_the_table_and_draws_the_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scale_study.main(tmp_path / "scale.png")
+    table = capsys.readouterr().out
+    assert table in ATTENTION  # computed in float64, so that no processor rounds another last digit into sight
+    drawn, kept = (np.asarray(Image.open(folder / "scale.png")) for folder in (tmp_path, ROOT / "docs"))
+    assert drawn.shape == kept.shape
+    # Fonts differ between systems; the lines do not.
+    assert np.array_equal(drawn[34:352, 57:500], kept[34:352, 57:500])
+    for row in table.splitlines()[2:]:
+        head_size, variance, entropy, scaled_variance, scaled_entropy = map(float, row.strip("| ").split("|"))
+        assert variance == pytest.approx(head_size, rel=0.02)
+        assert scaled_variance == pytest.approx(1, abs=0.05)
+        assert scaled_entropy >= entropy
+
+
+def finished_run(folder: Path, model: str, loss_val: float, **changes: Any) -> Path:
+    """A folder as a run leaves it."""
+    folder.mkdir()
+    summary = {
+        "status": "finished", "model": model, "loss_val": loss_val, "steps": 1200, "best_step": 10,
+        "parameters": 4225, "train_seconds": 90.0,
+        "baselines": {"1": 3.0, "2": 2.0}, "overrides": [f"model={model}"], "corpus": {"sha256": "one"}, **changes,
+    }  # fmt: skip
+    (folder / "summary.json").write_text(json.dumps(summary))
+    sample = "=== step {}, validation loss 1.0000 ===\nshort\nA line of {} | with a bar and more to be cut\n\n"
+    (folder / "samples.txt").write_text(sample.format(5, "another step") + sample.format(10, "the best step"))
+    return folder
+
+
+def test_the_table_of_results_is_made_from_run_folders(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{results_table.BEGIN}old\n{results_table.END}after\n")
+    runs = [finished_run(tmp_path / "a", "gpt", 1.5), finished_run(tmp_path / "b", "head", 2.5)]
+    results_table.write(results_table.table_of(runs), readme)
+    line = "`A line of the best step \\| with a bar and`"
+    assert readme.read_text() == (
+        f"before\n{results_table.BEGIN}{results_table.HEADER}"
+        "| counted 1-gram | every run | | 3.0000 | 4.3281 | | | |\n"
+        f"| head | `python train.py model=head` | 1,200 | 2.5000 | 3.6067 | 4,225 | 1.50 | {line} |\n"
+        "| counted 2-gram | every run | | 2.0000 | 2.8854 | | | |\n"
+        f"| gpt | `python train.py model=gpt` | 1,200 | 1.5000 | 2.1640 | 4,225 | 1.50 | {line} |\n"
+        f"{results_table.END}after\n"
+    )
+    (tmp_path / "multirun.yaml").touch()
+    assert results_table.table_of([*runs, tmp_path / "multirun.yaml"]) in readme.read_text()
+    for folder, words in (
+        (finished_run(tmp_path / "c", "gpt", 1.0, corpus={"sha256": "two"}), "different texts"),
+        (finished_run(tmp_path / "d", "gpt", 1.0, status="interrupted"), "has not ended in order"),
+        (tmp_path / "none", "holds no finished run"),
+    ):
+        with pytest.raises(SystemExit, match=words):
+            results_table.table_of([*runs, folder])
+    with pytest.raises(SystemExit, match="name the folders"):
+        results_table.table_of([])
+    with pytest.raises(SystemExit, match="has no place for the table"):
+        results_table.write("table", runs[0] / "summary.json")
+
+
+def test_the_table_of_results_reads_a_real_run(trained: Path) -> None:
+    result = script("docs/results_table.py", str(trained), cwd=trained)
+    summary = json.loads((trained / "summary.json").read_text())
+    assert f"| {summary['loss_val']:.4f} |" in result.stdout
+    assert f"| counted 5-gram | every run | | {summary['baselines']['5']:.4f} |" in result.stdout
+    assert (ROOT / "README.md").read_text(encoding="utf-8") == README
+
+
+def test_the_table_in_the_readme_climbs_the_ladder() -> None:
+    table = README.partition(results_table.BEGIN)[2].partition(results_table.END)[0]
+    assert table.startswith(results_table.HEADER)
+    losses = [float(line.split("|")[4]) for line in table.splitlines()[2:]]
+    assert losses == sorted(losses, reverse=True)
+    rungs = [choice for choice in yaml_groups(CONFIGS)["experiment"] if choice.startswith("ladder/")]
+    assert len(rungs) == 5
+    places = [table.index(f"`python train.py experiment={rung}`") for rung in rungs]
+    assert places == sorted(places)
+
+
+def test_maps_of_a_trained_model(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    result = script("docs/attention_maps.py", "run", "the k\\ning", cwd=tmp_path)
+    assert result.stdout == f"drawn: {Path('run') / 'attention_maps.png'}\n"
+    picture = np.asarray(Image.open(tmp_path / "run" / "attention_maps.png"))
+    checkpoint = checkpoints.load(trained / "best.pt")
+    ids = torch.from_numpy(Tokenizer(checkpoint["vocabulary"]).encode("the k\ning")).long()
+    weights = checkpoints.model_from(checkpoint, trained).attention_weights(ids[None])  # (n_layer, 1, H, T, T)
+    wanted = attention_map(weights[1, 0, 2].numpy(), "the k\ning", "layer 2, head 3")
+    height, width, _ = wanted.shape
+    assert picture.shape == (2 * height, 4 * width, 3)  # two layers of four heads
+    assert np.array_equal(picture[height:, 2 * width : 3 * width], wanted)
+
+
+def test_maps_that_cannot_be_drawn_are_refused_in_a_sentence(trained: Path, tmp_path: Path) -> None:
+    bigram = LanguageModel(ModelConfig(n_layer=0, n_previous=0), 2)
+    (tmp_path / "bigram").mkdir()
+    changed = {"model": bigram.state_dict(), "sizes": bigram.sizes(), "vocabulary": "ab"}
+    checkpoints.save(tmp_path / "bigram" / "best.pt", checkpoints.load(trained / "best.pt") | changed)
+    for run, text, words in (
+        (trained, "a" * 17, "the window has 17 characters, but block_size is 16"),
+        (trained, "日", "the model has never seen '日'"),
+        (trained, "", "it takes a text"),
+        (tmp_path / "bigram", "a", "a model with at least one layer"),
+        (tmp_path / "none", "a", "cannot read the checkpoint"),
+    ):
+        with pytest.raises(UserError if len(text) < 17 else ValueError, match=words):
+            attention_maps.main(run, text, tmp_path / "maps.png")
+    assert not (tmp_path / "maps.png").exists()
+
+
+def test_the_benchmark_of_the_paths(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(attention_benchmark, "SHAPES", ((1, 1, 4, 4),))
+    monkeypatch.setattr(attention_benchmark, "BLOCK_SIZES", (4,))
+    monkeypatch.setattr(attention_benchmark, "SECONDS_A_ROUND", 0.001)
+    monkeypatch.setattr("sys.argv", ["attention.py", "cpu"])
+    attention_benchmark.main()
+    figures = json.loads(capsys.readouterr().out)
+    ratios = figures["plain_over_fused"] | figures["recomputed_over_cached"]
+    assert set(ratios) == {"float32 B1 H1 T4 S4", "bfloat16 B1 H1 T4 S4", "T4"}
+    assert min(ratios.values()) > 0
