@@ -172,9 +172,11 @@ def prepared_run(config: TrainConfig, folder: Path, overrides: list[str]) -> tup
 
 
 def report(run: Run, status: str, overrides: list[str]) -> None:
-    """What a person wants to see at the end: figures, a text, where things are, and what to type next."""
+    """What a person wants to see at the end: figures, a text if any are wanted, where things are, what to type next."""
     try:
-        print(f"\n{results_table(run.summary(status, overrides))}\n\n{run.sample(run.best_model(), 500)}\n")
+        print(f"\n{results_table(run.summary(status, overrides))}\n")
+        if run.config.trainer.sample_length:
+            print(f"{run.sample(run.best_model(), 500)}\n")
         print(f"Saved in {run.folder}: best.pt, last.pt, summary.json, samples.txt, train.log")
         print(f"Watch:  tensorboard --logdir {shlex.quote(str(run.folder.parent))}")
         print(f"Sample: python sample.py {shlex.quote(f'checkpoint={run.folder}')}", flush=True)

@@ -112,7 +112,7 @@ class TrainerConfig:
     )
     log_interval: int = option(10, "steps between points of the training curves", least=1)
     patience: int | None = option(None, "evaluations without a better one before stopping", least=1, also="early_stop")
-    sample_length: int = option(200, "characters sampled at each evaluation; 0: none", least=0)
+    sample_length: int = option(200, "characters sampled at each evaluation; 0: no samples at all", least=0)
     probe: str | None = option(
         None, "text whose attention is drawn; null: a real line; '': none", free_text=True, also="attention_text"
     )

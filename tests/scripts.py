@@ -11,7 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 ROOT = Path(__file__).parents[1]
-SMALL = ("debug=smoke", "model.n_layer=2", "trainer.sample_length=0", "trainer.probe=", "trainer.threads=1")
+SMALL = ("debug=smoke", "model.n_layer=2", "trainer.sample_length=0", "trainer.probe=''", "trainer.threads=1")
 
 Result = subprocess.CompletedProcess[str]
 

@@ -79,6 +79,7 @@ def wait_for(condition: Callable[[], Any]) -> Any:
 def test_tensorboard_shows_the_run(tmp_path: Path) -> None:
     result = script("train.py", "debug=smoke", "trainer.log_interval=1", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
+    assert re.search(r"evaluation beside it: \d+\.\d s\n\n.{500}\n\nSaved in", result.stdout, re.DOTALL)
     (command,) = re.findall(r"Watch: +(tensorboard .*)", result.stdout)
     (folder,) = (tmp_path / "runs").iterdir()
     run = folder.name

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -27,10 +28,11 @@ def test_the_end_of_a_run_says_what_people_need(trained: Path) -> None:
         "precision float32",
         "threads",
         "48 distinct",
-        "24,064 parameters",
+        "15,872 parameters",
         "before training: val 1.8",
     ):
         assert words in result.stderr
+    assert re.search(r"evaluation beside it: \d+\.\d s\n\nSaved in", result.stdout)  # no sample where none are wanted
     assert "\r" not in result.stderr  # no bar where nobody looks
     assert {path.name.split(".")[0] for path in (trained.parents[1] / "deep" / "er").iterdir()} == {
         "best", "last", "config", "events", "summary", "train",
@@ -45,7 +47,7 @@ def test_the_summary_is_for_scripts(trained: Path) -> None:
     assert summary["corpus"].keys() == {"name", "sha256", "characters", "vocab_size"}
     assert summary["bits_per_char"] == pytest.approx(summary["loss_val"] / math.log(2))
     assert summary["chars_per_second"] == pytest.approx(20 * 4 * 16 / summary["train_seconds"])
-    assert summary["parameters"] == 24_064
+    assert summary["parameters"] == 15_872
     assert summary["floor"] == pytest.approx(0.2576, abs=1e-3)
     assert summary["overrides"] == [*SMALL, "trainer.sample_length=50"]
     assert summary["eval_seconds"] > 0
