@@ -113,7 +113,7 @@ class Run:
         self.tracker.text("config", described, self.step)
 
     def evaluate_and_save(self) -> float:
-        """Evaluate the whole validation part, show the loss and a sample, save; returns nats per character."""
+        """Evaluate the whole validation part, save, then show pictures and a sample; returns nats per character."""
         started = time.perf_counter()
         evaluation = evaluate(self.model, self.validation, self.setup)
         self.seconds["eval"] += time.perf_counter() - started
@@ -124,16 +124,17 @@ class Run:
         if self.corpus.floor is not None:
             points["loss/floor"] = self.corpus.floor
         self.tracker.scalars(points, self.step)
-        self.tracker.picture("loss_by_position/val", self.loss_by_position(), self.step)
-        self.show_attention()
-        if self.config.trainer.sample_length:
-            self.show_sample()
         self.tracker.flush()
         self.best["waited"] += 1
         if evaluation.nats <= self.best["loss_val"] or self.config.trainer.overfit_batch:
             self.best = {"step": self.step, "loss_val": evaluation.nats, "waited": 0}
             checkpoints.save(self.folder / "best.pt", self._content(to_go_on=False))
         checkpoints.save(self.folder / "last.pt", self._content(to_go_on=True))
+        self.tracker.picture("loss_by_position/val", self.loss_by_position(), self.step)
+        self.show_attention()
+        if self.config.trainer.sample_length:
+            self.show_sample()
+        self.tracker.flush()
         return evaluation.nats
 
     def save(self) -> None:
@@ -173,7 +174,7 @@ class Run:
         levels = {f"counted {order}-gram": nats for order, nats in self.baselines.items() if order != "1"}
         if self.corpus.floor is not None:
             levels["true entropy"] = self.corpus.floor
-        points = [(seen, nats) for seen, nats in enumerate(self.loss_val_by_position, start=1)]
+        points = list(enumerate(self.loss_val_by_position, start=1))
         title = f"validation loss in nats, by characters seen, step {self.step}"
         return chart(title, "characters seen", {self.config.model.name: points}, levels)
 
