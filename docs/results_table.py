@@ -48,10 +48,12 @@ def read_summary(folder: Path) -> dict[str, Any]:
     """summary.json of a run that has ended in order."""
     try:
         summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except OSError as error:
-        sys.exit(f"{folder} holds no finished run: {error.strerror}")
-    if summary["status"] in ("interrupted", "diverged", "failed"):
-        sys.exit(f"{folder} holds a run that has not ended in order: it is {summary['status']}")
+        ended = summary["status"] in ("finished", "early_stopped", "time_limit")
+        if not ended or not math.isfinite(summary["loss_val"]):
+            sys.exit(f"{folder} holds a run that has not ended in order: it is {summary['status']}")
+        row(folder, summary)  # shows whether all is there that a row needs
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        sys.exit(f"{folder} holds no finished run, or a damaged one: {error}")
     return summary
 
 
@@ -60,7 +62,7 @@ def row(folder: Path, summary: dict[str, Any]) -> str:
     command = " ".join(["python train.py", *summary["overrides"]])
     steps, size, minutes = f"{summary['steps']:,}", f"{summary['parameters']:,}", f"{summary['train_seconds'] / 60:.2f}"
     line = written_line(folder, summary["best_step"])
-    return f"| {summary['model']} | `{command}` | {steps} | {loss(summary['loss_val'])} | {size} | {minutes} | {line} |"
+    return f"| {summary['model']} | {code(command)} | {steps} | {loss(summary['loss_val'])} | {size} | {minutes} | {line} |"
 
 
 def loss(nats: float) -> str:
@@ -73,10 +75,17 @@ def written_line(folder: Path, step: int) -> str:
     samples = folder / "samples.txt"
     if not samples.exists():
         return ""
-    _, *parts = re.split(r"^=== step (\d+), .* ===\n", samples.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    _, *parts = re.split(
+        r"^=== step (\d+), .* ===\n", samples.read_text(encoding="utf-8", errors="replace"), flags=re.MULTILINE
+    )
     texts = dict(zip(map(int, parts[::2]), parts[1::2], strict=True))
     line = next((line for line in texts.get(step, "").splitlines() if len(line) >= 20), "")
-    return "`" + line[:40].replace("`", "'").replace("|", "\\|") + "`" if line else ""
+    return code(line[:40]) if line else ""
+
+
+def code(text: str) -> str:
+    """Text as it is, in a cell of a table."""
+    return "`" + text.replace("`", "'").replace("|", "\\|") + "`"
 
 
 if __name__ == "__main__":

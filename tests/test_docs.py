@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -78,13 +79,13 @@ def finished_run(folder: Path, model: str, loss_val: float, **changes: Any) -> P
 def test_the_table_of_results_is_made_from_run_folders(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{results_table.BEGIN}old\n{results_table.END}after\n")
-    runs = [finished_run(tmp_path / "a", "gpt", 1.5), finished_run(tmp_path / "b", "head", 2.5)]
+    runs = [finished_run(tmp_path / "a", "gpt", 1.5), finished_run(tmp_path / "b", "head", 2.5, overrides=["a|b`"])]
     results_table.write(results_table.table_of(runs), readme)
     line = "`A line of the best step \\| with a bar and`"
     assert readme.read_text() == (
         f"before\n{results_table.BEGIN}{results_table.HEADER}"
         "| counted 1-gram | every run | | 3.0000 | 4.3281 | | | |\n"
-        f"| head | `python train.py model=head` | 1,200 | 2.5000 | 3.6067 | 4,225 | 1.50 | {line} |\n"
+        f"| head | `python train.py a\\|b'` | 1,200 | 2.5000 | 3.6067 | 4,225 | 1.50 | {line} |\n"
         "| counted 2-gram | every run | | 2.0000 | 2.8854 | | | |\n"
         f"| gpt | `python train.py model=gpt` | 1,200 | 1.5000 | 2.1640 | 4,225 | 1.50 | {line} |\n"
         f"{results_table.END}after\n"
@@ -94,6 +95,8 @@ def test_the_table_of_results_is_made_from_run_folders(tmp_path: Path) -> None:
     for folder, words in (
         (finished_run(tmp_path / "c", "gpt", 1.0, corpus={"sha256": "two"}), "different texts"),
         (finished_run(tmp_path / "d", "gpt", 1.0, status="interrupted"), "has not ended in order"),
+        (finished_run(tmp_path / "e", "gpt", math.nan), "has not ended in order"),
+        (finished_run(tmp_path / "f", "gpt", 1.0, parameters=None), "or a damaged one"),
         (tmp_path / "none", "holds no finished run"),
     ):
         with pytest.raises(SystemExit, match=words):
