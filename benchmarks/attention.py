@@ -1,6 +1,6 @@
 """Which path of attention is faster here: plain or fused, and a cache or none?
 
-    python benchmarks/attention.py [DEVICE]
+    python benchmarks/attention.py [DEVICE]        about half a minute
 
 Each pair is timed in turn, several rounds in one run. Printed is one JSON line of ratios, the median over the rounds:
 `plain_over_fused`, forward and backward, for the models of the README and longer blocks (above 1 the fused path is faster);
@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from torch import Tensor
 
-from configs.schema import ModelConfig
+from configs.schema import ModelConfig, UserError
 from model.attention import fused_attention, plain_attention
 from model.language_model import LanguageModel
 from training.device import choose_device
@@ -39,7 +39,10 @@ BLOCK_SIZES = (64, 256)
 
 
 def main() -> None:
-    device, _ = choose_device(sys.argv[1] if len(sys.argv) > 1 else "auto", "DEVICE")
+    try:
+        device, _ = choose_device(sys.argv[1] if len(sys.argv) > 1 else "auto", "DEVICE")
+    except UserError as error:
+        sys.exit(str(error))
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
     figures = {
         "plain_over_fused": {

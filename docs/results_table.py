@@ -46,6 +46,8 @@ def write(table: str, readme: Path = README) -> None:
 
 def read_summary(folder: Path) -> dict[str, Any]:
     """summary.json of a run that has ended in order."""
+    if (folder / "multirun.yaml").exists():
+        sys.exit(f"{folder} holds a sweep: name the folders in it, {folder}/*")
     try:
         summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         ended = summary["status"] in ("finished", "early_stopped", "time_limit")
@@ -61,6 +63,8 @@ def row(folder: Path, summary: dict[str, Any]) -> str:
     """One line of the table."""
     command = " ".join(["python train.py", *summary["overrides"]])
     steps, size, minutes = f"{summary['steps']:,}", f"{summary['parameters']:,}", f"{summary['train_seconds'] / 60:.2f}"
+    if summary["best_step"] != summary["steps"]:
+        steps = f"{summary['best_step']:,} of {steps}"
     line = written_line(folder, summary["best_step"])
     return f"| {summary['model']} | {code(command)} | {steps} | {loss(summary['loss_val'])} | {size} | {minutes} | {line} |"
 

@@ -27,11 +27,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def visible_keys(query: Tensor, key: Tensor, causal: bool, padding_mask: Tensor | None) -> Tensor | None:
-    """True where a query (B, ..., Q, S) may see a key (B, ..., K, S), in a shape that fits the scores; None: everywhere.
+def visible_keys(
+    query: Tensor, key: Tensor, causal: bool, padding_mask: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """Which keys (B, ..., K, S) the queries (B, ..., Q, S) may see, and which queries see none.
 
-    If `causal`, the queries are the last Q of K positions and see none that are later than their own. `padding_mask`
-    (B, K) is True for keys that are real; it says nothing about queries. Raises ValueError if `causal` and Q is above K.
+    `visible` is True where a query may see a key, in a shape that fits the scores; None: everywhere. If `causal`, the
+    queries are the last Q of K positions and see none that are later than their own. `padding_mask` (B, K) is True for
+    keys that are real; it says nothing about queries. `blind` (B, ..., Q, 1) is True for queries that see no key; None:
+    there are none. They are shown every key, since a softmax over nothing is NaN: what they get is to be zeroed.
+    Raises ValueError if `causal` and Q is above K.
     """
     queries, keys = query.size(-2), key.size(-2)
     if causal and queries > keys:
@@ -39,10 +44,12 @@ def visible_keys(query: Tensor, key: Tensor, causal: bool, padding_mask: Tensor 
     visible = None
     if causal and queries > 1:  # the last position sees all
         visible = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries)
-    if padding_mask is not None:
-        real = padding_mask.view(len(padding_mask), *[1] * (query.dim() - 2), keys)
-        visible = real if visible is None else visible & real
-    return visible
+    if padding_mask is None:
+        return visible, None
+    real = padding_mask.view(len(padding_mask), *[1] * (query.dim() - 2), keys)
+    visible = real if visible is None else visible & real
+    blind = ~visible.any(-1, keepdim=True)
+    return visible | blind, blind
 
 
 def plain_attention(
@@ -51,17 +58,15 @@ def plain_attention(
     """softmax(mask(query keyT / sqrt(S))) value: (B, ..., Q, S), (B, ..., K, S), (B, ..., K, C) -> (B, ..., Q, C).
 
     Returns also the weights (B, ..., Q, K). A query that sees no key gets zeros. `dropout` drops weights, though not those
-    that are returned; a caller outside training passes 0.
+    that are returned; a caller outside training passes 0. All numbers must be finite: a weight of 0 does not hide NaN.
     """
     scores = (query / math.sqrt(query.size(-1))) @ key.transpose(-2, -1)
-    visible = visible_keys(query, key, causal, padding_mask)
-    if visible is not None:
-        # Not minus infinity, of which a row with nothing to see would make NaN. Adding is faster than filling in.
-        hidden = torch.finfo(scores.dtype).min / 2
-        scores = scores + torch.zeros_like(visible, dtype=scores.dtype).masked_fill(~visible, hidden)
+    visible, blind = visible_keys(query, key, causal, padding_mask)
+    if visible is not None:  # adding is faster than filling in
+        scores = scores + torch.zeros_like(visible, dtype=scores.dtype).masked_fill(~visible, -math.inf)
     weights = scores.softmax(-1)
-    if visible is not None and padding_mask is not None:
-        weights = weights.masked_fill(~visible, 0)  # changes such rows alone
+    if blind is not None:
+        weights = weights.masked_fill(blind, 0)
     return F.dropout(weights, dropout) @ value, weights
 
 
@@ -71,12 +76,9 @@ def fused_attention(
     """The output of `plain_attention` from torch's own function: where it can, one kernel that never stores the weights."""
     if causal and padding_mask is None and query.size(-2) == key.size(-2):
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
-    visible = visible_keys(query, key, causal, padding_mask)
-    if visible is None or padding_mask is None:
-        return F.scaled_dot_product_attention(query, key, value, visible, dropout)
-    # Not every kernel gives zeros where nothing is visible: show such a query everything, and drop what it gets.
-    blind = ~visible.any(-1, keepdim=True)
-    return F.scaled_dot_product_attention(query, key, value, visible | blind, dropout).masked_fill(blind, 0)
+    visible, blind = visible_keys(query, key, causal, padding_mask)
+    output = F.scaled_dot_product_attention(query, key, value, visible, dropout)
+    return output if blind is None else output.masked_fill(blind, 0)
 
 
 def causal_average(value: Tensor) -> Tensor:
@@ -95,6 +97,7 @@ class CausalSelfAttentionHead(nn.Module):
 
     def __init__(self, n_embd: int, head_size: int, block_size: int, dropout: float = 0.0, causal: bool = True) -> None:
         super().__init__()
+        check_dropout(dropout)
         self.block_size, self.dropout, self.causal = block_size, dropout, causal
         self.query = nn.Linear(n_embd, head_size, bias=False)
         self.key = nn.Linear(n_embd, head_size, bias=False)
@@ -114,8 +117,12 @@ class CausalSelfAttentionHead(nn.Module):
         real characters, and no query hears the others; where none is left to hear, output and weights are zeros. The
         weights are those before dropout. Raises ValueError for T above block_size and for shapes that do not fit.
         """
-        check_length(x.size(1), self.block_size)
         source = x if context is None else context
+        for name, given in (("x", x), ("context", source)):
+            if given.dim() != 3 or given.size(-1) != self.query.in_features:
+                wanted = f"(texts, characters, {self.query.in_features})"
+                raise ValueError(f"{name} has the shape {tuple(given.shape)}, but must be {wanted}")
+        check_length(x.size(1), self.block_size)
         if len(source) != len(x):
             raise ValueError(f"context holds {len(source)} texts and x {len(x)}: they must be as many")
         if padding_mask is not None and (padding_mask.dtype != torch.bool or padding_mask.shape != source.shape[:2]):
@@ -170,6 +177,7 @@ class MultiHeadAttention(nn.Module):
         uniform: bool = False,
     ) -> None:
         super().__init__()
+        check_dropout(dropout)
         self.n_head, self.head_size, self.block_size = n_head, head_size, block_size
         self.dropout, self.qk_norm, self.uniform = dropout, qk_norm, uniform
         self.path = "fused"  # or "plain": which is faster depends on the device and the precision
@@ -235,6 +243,8 @@ class Rotation(nn.Module):
 
     def __init__(self, head_size: int, block_size: int) -> None:
         super().__init__()
+        if head_size % 2:
+            raise ValueError(f"rotary positions turn pairs of numbers, so head_size={head_size} must be even")
         frequencies = 10000.0 ** (-torch.arange(0, head_size, 2) / head_size)
         angles = torch.outer(torch.arange(block_size), frequencies)  # (block_size, S / 2)
         self.register_buffer("cos", angles.cos(), persistent=False)
@@ -253,3 +263,9 @@ def check_length(time: int, block_size: int) -> None:
         raise ValueError(
             f"the window has {time} characters, but block_size is {block_size}: pass the last {block_size}"
         )
+
+
+def check_dropout(dropout: float) -> None:
+    """Raises ValueError if it is no share that can be dropped."""
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout={dropout} must be at least 0 and below 1")

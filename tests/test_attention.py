@@ -150,6 +150,13 @@ def test_left_padding_gives_zeros_forward_and_finite_gradients_backward(
         assert torch.equal(found[1].sum(-1) > 0, mask)
 
 
+def test_scores_beyond_half_precision_do_not_show_the_future() -> None:
+    query, key = torch.full((1, 4, 4), 110.0).half(), -torch.full((1, 4, 4), 110.0).half()
+    key[:, 3] = 110  # what lies ahead fits best, and the others as badly as can be
+    _, weights = plain_attention(query, key, key, causal=True)
+    assert torch.equal(weights[0, :3], torch.ones(3, 4).tril().div(torch.arange(1, 4)[:, None]).half())
+
+
 def test_padding_changes_nothing_for_the_others() -> None:
     head = CausalSelfAttentionHead(6, 4, block_size=8, causal=False)
     x = torch.randn(1, 5, 6)
@@ -170,6 +177,18 @@ def test_shapes_that_do_not_fit_are_refused_by_name() -> None:
             head(x, padding_mask=wrong)
     with pytest.raises(ValueError, match=r"context holds 1 texts and x 2"):
         head(x, torch.randn(1, 3, 6))
+    for wrong in (torch.randn(5, 6), torch.randn(2, 5, 7), torch.randn(2, 1, 5, 6), torch.randn(6)):
+        with pytest.raises(ValueError, match=r"x has the shape \(.*\), but must be \(texts, characters, 6\)"):
+            head(wrong)
+        with pytest.raises(ValueError, match=r"context has the shape \(.*\), but must be \(texts, characters, 6\)"):
+            head(x, wrong)
+    for dropout in (-0.1, 1, 1.5):
+        with pytest.raises(ValueError, match=f"dropout={dropout} must be at least 0 and below 1"):
+            CausalSelfAttentionHead(6, 4, 8, dropout)
+        with pytest.raises(ValueError, match=f"dropout={dropout} must be at least 0 and below 1"):
+            MultiHeadAttention(6, 2, 4, 8, dropout)
+    with pytest.raises(ValueError, match="head_size=7 must be even"):
+        MultiHeadAttention(6, 2, 7, 8, rotary=True)
 
 
 @pytest.mark.parametrize("path", ["plain", "fused"])

@@ -1,5 +1,6 @@
 """The pages in docs/ are true: their code prints what they say, their tables and pictures come from their scripts."""
 
+import code
 import contextlib
 import io
 import json
@@ -32,15 +33,16 @@ ATTENTION = (ROOT / "docs" / "attention.md").read_text(encoding="utf-8")
 def test_every_block_prints_what_stands_below_it() -> None:
     blocks = re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", ATTENTION, re.DOTALL)
     assert len(blocks) == ATTENTION.count("```python") > 10
-    names: dict[str, Any] = {}
+    console = code.InteractiveConsole()
     options = torch._tensor_str.PRINT_OPTS
     before = (options.sci_mode, options.linewidth)
     try:
-        for code, expected in blocks:
+        for block, expected in blocks:
             printed = io.StringIO()
-            with contextlib.redirect_stdout(printed):
-                exec(compile(code, "docs/attention.md", "exec"), names)
-            assert printed.getvalue() == expected, code
+            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+                for line in [*block.splitlines(), ""]:  # as if pasted at Python's own prompt
+                    console.push(line)
+            assert printed.getvalue() == expected, block
     finally:
         torch.set_printoptions(sci_mode=before[0], linewidth=before[1])
 
@@ -85,9 +87,9 @@ def test_the_table_of_results_is_made_from_run_folders(tmp_path: Path) -> None:
     assert readme.read_text() == (
         f"before\n{results_table.BEGIN}{results_table.HEADER}"
         "| counted 1-gram | every run | | 3.0000 | 4.3281 | | | |\n"
-        f"| head | `python train.py a\\|b'` | 1,200 | 2.5000 | 3.6067 | 4,225 | 1.50 | {line} |\n"
+        f"| head | `python train.py a\\|b'` | 10 of 1,200 | 2.5000 | 3.6067 | 4,225 | 1.50 | {line} |\n"
         "| counted 2-gram | every run | | 2.0000 | 2.8854 | | | |\n"
-        f"| gpt | `python train.py model=gpt` | 1,200 | 1.5000 | 2.1640 | 4,225 | 1.50 | {line} |\n"
+        f"| gpt | `python train.py model=gpt` | 10 of 1,200 | 1.5000 | 2.1640 | 4,225 | 1.50 | {line} |\n"
         f"{results_table.END}after\n"
     )
     (tmp_path / "multirun.yaml").touch()
@@ -101,6 +103,8 @@ def test_the_table_of_results_is_made_from_run_folders(tmp_path: Path) -> None:
     ):
         with pytest.raises(SystemExit, match=words):
             results_table.table_of([*runs, folder])
+    with pytest.raises(SystemExit, match="holds a sweep: name the folders in it"):
+        results_table.table_of([tmp_path])
     with pytest.raises(SystemExit, match="name the folders"):
         results_table.table_of([])
     with pytest.raises(SystemExit, match="has no place for the table"):

@@ -73,6 +73,8 @@ def choose_device(name: str, key: str) -> tuple[torch.device, str]:
 
 
 def _choose_precision(name: str, device: torch.device) -> tuple[torch.dtype, str]:
+    if name == "bfloat16" and device.type == "cpu" and not torch.cpu.get_capabilities().get("avx512_bf16"):
+        return torch.bfloat16, "as asked, though this processor seems to have no instructions for it and may be slow"
     if name != "auto":
         return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name], "as asked"
     if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):

@@ -57,7 +57,7 @@ def _write(picture: Image.Image, middle: tuple[int, int], character: str, stacke
     """
     draw, (x, y) = ImageDraw.Draw(picture), middle
     if character == " ":
-        draw.line((x - 3, y + 1, x - 3, y + 4, x + 3, y + 4, x + 3, y + 1), fill=_INK)
+        draw.line((x - 3, y, x - 3, y + 2, x + 3, y + 2, x + 3, y), fill=_INK)
         return
     sign = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(character, character)
     if all(_has(letter) for letter in sign):

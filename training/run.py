@@ -170,11 +170,18 @@ class Run:
                 )
 
     def loss_by_position(self) -> Picture:
-        """The latest evaluation as a curve over the characters that the model saw, beside what counting achieves."""
+        """The latest evaluation as a curve over the characters that the model saw, beside what counting achieves.
+
+        Single positions are noisy, so a point is the mean over positions 1, 2, 3 to 4, 5 to 8 and so on, in their middle.
+        """
         levels = {f"counted {order}-gram": nats for order, nats in self.baselines.items() if order != "1"}
         if self.corpus.floor is not None:
             levels["true entropy"] = self.corpus.floor
-        points = list(enumerate(self.loss_val_by_position, start=1))
+        nats, points, first = self.loss_val_by_position, [], 0
+        while first < len(nats):
+            group = nats[first : max(1, 2 * first)]
+            points.append((math.sqrt((first + 1) * (first + len(group))), sum(group) / len(group)))
+            first += len(group)
         title = f"validation loss in nats, by characters seen, step {self.step}"
         return chart(title, "characters seen", {self.config.model.name: points}, levels)
 
