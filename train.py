@@ -46,7 +46,7 @@ from data.batches import Batches
 from training import checkpoint as checkpoints
 from training.device import compiled, memory_shortage_in_words
 from training.resuming import reasons_to_stay_ended, refuse_other_text, resumed_config
-from training.run import Diverged, Run
+from training.run import MOST_MAPS, Diverged, Run
 from training.schedule import lr_factor
 from training.stopping import StopSignal
 from training.tracking import logging_to, progress_bar, results_table, write_summary
@@ -201,6 +201,9 @@ def introduce(run: Run, overrides: list[str], changes: list[str]) -> None:
     counts = run.model.parameter_counts()
     parts = ", ".join(f"{part} {count:,}" for part, count in counts.items() if count)
     log.info("model: %s, %s parameters (%s)", config.model.name, f"{sum(counts.values()):,}", parts)
+    heads = config.model.n_layer * config.model.n_head
+    if run.probe and heads > MOST_MAPS:
+        log.info("attention is drawn for the first %d of %d heads", MOST_MAPS, heads)
     if config.model.bigram and config.model.bigram_init == "counts" and not run.resumed:
         log.info("the bigram table starts from counted pairs of characters: the model knows them before its first step")
     if run.resumed:

@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from torch import Tensor
 
+from configs.command_line import run_script
 from configs.schema import ModelConfig, UserError
 from model.attention import fused_attention, plain_attention
 from model.language_model import LanguageModel
@@ -38,11 +39,10 @@ SHAPES = (  # B, H, T, S
 BLOCK_SIZES = (64, 256)
 
 
-def main() -> None:
-    try:
-        device, _ = choose_device(sys.argv[1] if len(sys.argv) > 1 else "auto", "DEVICE")
-    except UserError as error:
-        sys.exit(str(error))
+def main(arguments: list[str]) -> None:
+    if len(arguments) > 1:
+        raise UserError("name one device, or none")
+    device, _ = choose_device(arguments[0] if arguments else "auto", "DEVICE")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
     figures = {
         "plain_over_fused": {
@@ -101,4 +101,4 @@ def ratio(first: Callable[[], Tensor], second: Callable[[], Tensor]) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main, __doc__)

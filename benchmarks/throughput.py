@@ -19,8 +19,9 @@ import torch.nn.functional as F
 from omegaconf import OmegaConf
 from torch import nn
 
+from configs.command_line import run_script
 from configs.overrides import OverrideReader
-from configs.schema import TrainConfig
+from configs.schema import TrainConfig, UserError
 from model.generation import generate
 from model.language_model import LanguageModel
 from training.device import choose_setup
@@ -31,10 +32,10 @@ ROUNDS = 5
 VOCAB_SIZE = 65
 
 
-def main() -> None:
-    overrides, problems = OverrideReader(TrainConfig, {}, sweeping=False).read(sys.argv[1:])
+def main(arguments: list[str]) -> None:
+    overrides, problems = OverrideReader(TrainConfig, {}, sweeping=False).read(arguments)
     if problems:
-        sys.exit("\n".join(problems))
+        raise UserError("; ".join(problems))
     config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.from_dotlist(overrides)))
     assert isinstance(config, TrainConfig)
     setup = choose_setup(config.trainer)
@@ -74,4 +75,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main, __doc__)

@@ -244,6 +244,20 @@ def _new_folder(wanted: Path) -> Path:
             folder = wanted.with_name(f"{wanted.name}_{number}")
 
 
+def run_script(main: Callable[[list[str]], None], introduction: str | None) -> None:
+    """Run a small script with its arguments; what cannot be done is one sentence, and exit status 2."""
+    _mend_standard_streams()
+    arguments = sys.argv[1:]
+    if {"-h", "--help"} & {*arguments}:
+        print(introduction)
+        return
+    try:
+        main(arguments)
+    except (UserError, OSError, ValueError) as error:
+        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
 def drop_standard_output() -> None:
     """From here on standard output goes nowhere: its reader has gone, or it cannot take more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -5,7 +5,6 @@ cannot parse a prompt such as `What's here?`. Its own parser and types still dec
 """
 
 import difflib
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -17,7 +16,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from configs.schema import options
+from configs.schema import literal, options
 
 Groups = dict[str, list[str]]
 
@@ -102,6 +101,8 @@ class OverrideReader:
         else:
             for value in _values(override):
                 yield from self._type_problems(key, value)
+                if value == "???":
+                    yield f"{key}=??? is refused: Hydra takes ??? for a value that is missing"
 
     def _type_problems(self, key: str, value: Any) -> Iterator[str]:
         try:
@@ -120,9 +121,7 @@ class OverrideReader:
 
 def override_of(key: str, text: str) -> str:
     """The override that sets a key to exactly this text."""
-    # OmegaConf reads ${...} as an interpolation unless a backslash stands before it, and then halves those before that.
-    literal = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
-    return f"{key}={QuotedString(literal, Quote.single).with_quotes()}"
+    return f"{key}={QuotedString(literal(text), Quote.single).with_quotes()}"
 
 
 def yaml_groups(*folders: Path) -> Groups:

@@ -157,6 +157,11 @@ class SampleConfig:
     device: str = option("cpu", "auto, cpu, cuda, cuda:1, mps")
 
 
+def literal(text: str) -> str:
+    """Text that OmegaConf will read as exactly this, and not as an interpolation where it holds ${."""
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", text)  # a backslash before ${ is halved on reading, as are those before it
+
+
 def problems(config: object) -> list[str]:
     """Everything wrong with the values of a TrainConfig or SampleConfig, one sentence each; empty if all is well."""
     found = [problem for key, value, metadata in _leaves(config) for problem in _limit_problems(key, value, metadata)]

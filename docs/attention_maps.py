@@ -14,35 +14,36 @@ import numpy as np
 import torch
 from PIL import Image
 
+from configs.command_line import run_script
 from configs.schema import UserError
 from data.corpus import unescaped
 from data.tokenizer import Tokenizer
 from training import checkpoint as checkpoints
-from training.pictures import attention_map
+from training.files import replacing
+from training.pictures import LONGEST_PROBE, attention_map
 
 
-def main(folder: Path, text: str, picture: Path) -> None:
-    path = folder / "best.pt"
-    checkpoint = checkpoints.load(path)
-    model = checkpoints.model_from(checkpoint, path)
-    text = unescaped(text)
+def main(arguments: list[str]) -> None:
+    if len(arguments) not in (2, 3):
+        raise UserError("name a run folder and a text")
+    folder, text = Path(arguments[0]), unescaped(arguments[1])
+    picture = Path(arguments[2]) if len(arguments) == 3 else folder / "attention_maps.png"
+    checkpoint = checkpoints.load(folder / "best.pt")
+    model = checkpoints.model_from(checkpoint, folder / "best.pt")
     if not text or model.config.n_layer == 0:
         raise UserError("there is no attention to draw: it takes a text, and a model with at least one layer")
+    if len(text) > LONGEST_PROBE:
+        raise UserError(f"the text has {len(text)} characters, and a picture shows {LONGEST_PROBE}")
     ids = torch.from_numpy(Tokenizer(checkpoint["vocabulary"]).encode(text)).long()
     weights = model.attention_weights(ids[None])[:, 0].numpy()  # (n_layer, H, T, T)
     rows = []
     for layer, heads in enumerate(weights, start=1):
         maps = [attention_map(one, text, f"layer {layer}, head {head}") for head, one in enumerate(heads, start=1)]
         rows.append(np.concatenate(maps, axis=1))
-    Image.fromarray(np.concatenate(rows)).save(picture, optimize=True)
+    with replacing(picture) as file:
+        Image.fromarray(np.concatenate(rows)).save(file, "PNG", optimize=True)
     print(f"drawn: {picture}")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (3, 4):
-        sys.exit(__doc__)
-    try:
-        run = Path(sys.argv[1])
-        main(run, sys.argv[2], Path(sys.argv[3]) if len(sys.argv) == 4 else run / "attention_maps.png")
-    except (UserError, ValueError, OSError) as error:
-        sys.exit(str(error))
+    run_script(main, __doc__)

@@ -9,9 +9,16 @@ Each folder holds one run. The loss is that of its best evaluation, the line is 
 import json
 import math
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from configs.command_line import run_script
+from configs.schema import UserError
+from training.files import write_text
 
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- results: made by docs/results_table.py -->\n", "<!-- end of results -->\n"
@@ -24,10 +31,12 @@ def table_of(folders: list[Path]) -> str:
     """The table, the largest loss first."""
     folders = [folder for folder in folders if not folder.is_file()]  # a sweep has a file beside its runs
     if not folders:
-        sys.exit("name the folders of the runs that belong in the table")
+        raise UserError("name the folders of the runs that belong in the table")
     runs = [(folder, read_summary(folder)) for folder in folders]
-    if len({summary["corpus"]["sha256"] for _, summary in runs}) > 1:
-        sys.exit("these runs were trained on different texts, so their losses cannot stand in one table")
+    if any(summary[key] != runs[0][1][key] for _, summary in runs for key in ("corpus", "baselines")):
+        raise UserError(
+            "these runs have different texts or validation parts, so their losses cannot stand in one table"
+        )
     baselines = runs[0][1]["baselines"]
     rows = [(nats, f"| counted {order}-gram | every run | | {loss(nats)} | | | |") for order, nats in baselines.items()]
     rows += [(summary["loss_val"], row(folder, summary)) for folder, summary in runs]
@@ -40,28 +49,30 @@ def write(table: str, readme: Path = README) -> None:
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     if not after:
-        sys.exit(f"{readme} has no place for the table: the lines {BEGIN.strip()} and {END.strip()}")
-    readme.write_text(before + BEGIN + table + END + after, encoding="utf-8")
+        raise UserError(f"{readme} has no place for the table: the lines {BEGIN.strip()} and {END.strip()}")
+    write_text(readme, before + BEGIN + table + END + after)
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
     """summary.json of a run that has ended in order."""
     if (folder / "multirun.yaml").exists():
-        sys.exit(f"{folder} holds a sweep: name the folders in it, {folder}/*")
+        raise UserError(f"{folder} holds a sweep: name the folders in it, {folder}/*")
     try:
         summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         ended = summary["status"] in ("finished", "early_stopped", "time_limit")
         if not ended or not math.isfinite(summary["loss_val"]):
-            sys.exit(f"{folder} holds a run that has not ended in order: it is {summary['status']}")
+            raise UserError(f"{folder} holds a run that has not ended in order: it is {summary['status']}")
         row(folder, summary)  # shows whether all is there that a row needs
     except (OSError, ValueError, LookupError, TypeError) as error:
-        sys.exit(f"{folder} holds no finished run, or a damaged one: {error}")
+        raise UserError(f"{folder} holds no finished run, or a damaged one: {error}") from error
     return summary
 
 
 def row(folder: Path, summary: dict[str, Any]) -> str:
     """One line of the table."""
-    command = " ".join(["python train.py", *summary["overrides"]])
+    command = shlex.join(["python", "train.py", *summary["overrides"]])
+    if "resume=" in command:  # what was typed at the first start is not in the summary any more
+        command = f"{folder.name}, resumed"
     steps, size, minutes = f"{summary['steps']:,}", f"{summary['parameters']:,}", f"{summary['train_seconds'] / 60:.2f}"
     if summary["best_step"] != summary["steps"]:
         steps = f"{summary['best_step']:,} of {steps}"
@@ -92,9 +103,16 @@ def code(text: str) -> str:
     return "`" + text.replace("`", "'").replace("|", "\\|") + "`"
 
 
-if __name__ == "__main__":
-    wanted = table_of([Path(name) for name in sys.argv[1:] if name != "--write"])
-    if "--write" in sys.argv:
-        write(wanted)
+def main(arguments: list[str]) -> None:
+    names = [name for name in arguments if name != "--write"]
+    if unknown := [name for name in names if name.startswith("-")]:
+        raise UserError(f"there is no option {unknown[0]}: there is --write")
+    table = table_of([Path(name) for name in names])
+    if names != arguments:
+        write(table)
     else:
-        print(wanted, end="")
+        print(table, end="")
+
+
+if __name__ == "__main__":
+    run_script(main, __doc__)

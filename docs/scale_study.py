@@ -1,6 +1,6 @@
 """Why scores are divided by sqrt(head_size): what happens to them, and to the weights, as heads get wider.
 
-    python docs/scale_study.py         prints the table of docs/attention.md and draws docs/scale.png
+    python docs/scale_study.py [PICTURE]        prints the table of docs/attention.md and draws docs/scale.png
 
 Queries and keys are independent numbers of variance one, about what query/key normalisation makes of them. The weights on 64
 keys come from the project's own attention; their entropy is ln 64 = 4.16 nats where all are equal, and 0 where one key takes
@@ -17,7 +17,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from configs.command_line import run_script
+from configs.schema import UserError
 from model.attention import plain_attention
+from training.files import replacing
 from training.pictures import chart
 
 HEAD_SIZES = (1, 4, 16, 64, 256, 1024)
@@ -25,7 +28,9 @@ TEXTS, KEYS = 200, 64
 PICTURE = Path(__file__).with_name("scale.png")
 
 
-def main(picture: Path = PICTURE) -> None:
+def main(arguments: list[str]) -> None:
+    if len(arguments) > 1:
+        raise UserError("name one picture, or none")
     torch.manual_seed(1337)
     rows = [(head_size, *study(head_size)) for head_size in HEAD_SIZES]
     print(
@@ -39,7 +44,8 @@ def main(picture: Path = PICTURE) -> None:
         "with the scale": [(row[0], row[4]) for row in rows],
     }
     title = f"entropy of the weights on {KEYS} keys, in nats"
-    Image.fromarray(chart(title, "head_size", curves, {"all weights equal": math.log(KEYS)})).save(picture)
+    with replacing(Path(*arguments) if arguments else PICTURE) as file:
+        Image.fromarray(chart(title, "head_size", curves, {"all weights equal": math.log(KEYS)})).save(file, "PNG")
 
 
 def study(head_size: int) -> tuple[float, float, float, float]:
@@ -58,4 +64,4 @@ def entropy(weights: Tensor) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main, __doc__)

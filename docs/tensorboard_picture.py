@@ -10,8 +10,16 @@ import time
 import urllib.request
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-def main(log_folder: str) -> None:
+from configs.command_line import run_script
+from configs.schema import UserError
+
+
+def main(arguments: list[str]) -> None:
+    if len(arguments) != 1:
+        raise UserError("name the folder of the runs")
+    (log_folder,) = arguments
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -46,4 +54,4 @@ def _answers(address: str) -> bool:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    run_script(main, __doc__)

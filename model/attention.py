@@ -130,6 +130,8 @@ class CausalSelfAttentionHead(nn.Module):
                 f"padding_mask is {padding_mask.dtype} of shape {tuple(padding_mask.shape)}, "
                 f"but must be torch.bool of shape {tuple(source.shape[:2])}: True for real characters"
             )
+        if padding_mask is not None:
+            source = source.masked_fill(~padding_mask[..., None], 0)  # a weight of 0 would not hide NaN
         query, key, value = self.query(x), self.key(source), self.value(source)
         causal = self.causal and context is None
         dropout = self.dropout if self.training else 0.0
@@ -207,7 +209,7 @@ class MultiHeadAttention(nn.Module):
                 heads, _ = plain_attention(query, key, value, causal=True, dropout=dropout)
             else:
                 heads = fused_attention(query, key, value, causal=True, dropout=dropout)
-        joined = heads.transpose(1, 2).reshape(batch, time, -1)  # (B, T, H * S)
+        joined = heads.transpose(1, 2).reshape(batch, time, self.n_head * self.head_size)
         return self.projection(joined)
 
     def weights(self, x: Tensor) -> Tensor:
@@ -220,7 +222,9 @@ class MultiHeadAttention(nn.Module):
     def _projections(self, x: Tensor, past: int) -> tuple[Tensor, ...]:
         """Query, key and value, (B, H, T, S) each, of characters after `past` others; with uniform weights value alone."""
         batch, time, _ = x.shape
-        parts = self.qkv(x).view(batch, time, -1, self.n_head, self.head_size).permute(2, 0, 3, 1, 4)
+        parts = (
+            self.qkv(x).view(batch, time, 1 if self.uniform else 3, self.n_head, self.head_size).permute(2, 0, 3, 1, 4)
+        )
         if self.uniform:
             return tuple(parts)
         query, key, value = parts

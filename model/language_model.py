@@ -28,8 +28,13 @@ class ModelCache:
         self.layers = [Cache() for _ in range(n_layer)]
 
     def __len__(self) -> int:
-        """K, the number of characters so far."""
-        return 0 if self.ids is None else self.ids.size(1)
+        """K, the number of characters so far. Raises ValueError if a pass was broken off, so that layers differ."""
+        length = 0 if self.ids is None else self.ids.size(1)
+        if any(len(layer) != length for layer in self.layers):
+            raise ValueError(
+                "a pass with this cache was broken off, and some layers know more than others: make a new one"
+            )
+        return length
 
     def append(self, ids: Tensor) -> None:
         """Note the ids (B, T) of characters that every layer has read."""
@@ -59,12 +64,12 @@ class LanguageModel(nn.Module):
         """
         check_length(ids.size(1) + (0 if cache is None else len(cache)), self.config.block_size)
         logits = None if self.stream is None else self.stream(ids, cache)
+        if self.bigram is not None:
+            logits = self.bigram(ids) if logits is None else logits + self.bigram(ids)
+        assert logits is not None  # the schema refuses a model with neither
         if cache is not None:
             cache.append(ids)
-        if self.bigram is None:
-            assert logits is not None  # the schema refuses a model with neither
-            return logits
-        return self.bigram(ids) if logits is None else logits + self.bigram(ids)
+        return logits
 
     def new_cache(self) -> ModelCache:
         """An empty cache for this model."""
@@ -147,7 +152,7 @@ class Stream(nn.Module):
         for distance, embedding in enumerate(self.previous_embeddings, start=1):
             # Position t hears the character `distance` before it; the first positions of a window have none.
             before = F.pad(embedding(recent[:, :-distance]), (0, 0, min(distance, recent.size(1)), 0))
-            x = x + before[:, -ids.size(1) :]
+            x = x + before[:, before.size(1) - ids.size(1) :]
         if self.position_embedding is not None:
             x = x + self.position_embedding.weight[past : text.size(1)]
         return x
@@ -205,10 +210,11 @@ def normalised(x: Tensor, norm: str) -> Tensor:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Dropout off as long as this is entered; then the mode is as before, even after an exception."""
-    was_training = model.training
+    """Dropout off as long as this is entered; then every part's mode is as before, even after an exception."""
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
-        model.train(was_training)
+        for module, training in modes:
+            module.training = training

@@ -157,6 +157,21 @@ def test_scores_beyond_half_precision_do_not_show_the_future() -> None:
     assert torch.equal(weights[0, :3], torch.ones(3, 4).tril().div(torch.arange(1, 4)[:, None]).half())
 
 
+@pytest.mark.parametrize("return_weights", [False, True])
+def test_padding_is_not_heard_whatever_it_holds(return_weights: bool) -> None:
+    head = CausalSelfAttentionHead(6, 4, block_size=8)
+    x, mask = torch.randn(2, 8, 6), torch.arange(8) >= torch.tensor([[3], [0]])
+
+    def output() -> Tensor:
+        found = head(x, padding_mask=mask, return_weights=return_weights)
+        return found[0] if return_weights else found
+
+    before = output()
+    for filling in (math.nan, math.inf, 1e30):
+        x[0, :3] = filling
+        assert torch.equal(output()[mask], before[mask])
+
+
 def test_padding_changes_nothing_for_the_others() -> None:
     head = CausalSelfAttentionHead(6, 4, block_size=8, causal=False)
     x = torch.randn(1, 5, 6)

@@ -20,9 +20,9 @@ from configs.command_line import CONFIGS
 from configs.overrides import yaml_groups
 from configs.schema import ModelConfig, UserError
 from data.tokenizer import Tokenizer
-from docs import attention_maps, results_table, scale_study
+from docs import results_table, scale_study
 from model.language_model import LanguageModel
-from tests.scripts import ROOT, script
+from tests.scripts import ROOT, refused, script
 from training import checkpoint as checkpoints
 from training.pictures import attention_map
 
@@ -50,7 +50,7 @@ def test_every_block_prints_what_stands_below_it() -> None:
 def test_the_study_of_the_scale_prints_the_table_and_draws_the_picture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scale_study.main(tmp_path / "scale.png")
+    scale_study.main([str(tmp_path / "scale.png")])
     table = capsys.readouterr().out
     assert table in ATTENTION  # computed in float64, so that no processor rounds another last digit into sight
     drawn, kept = (np.asarray(Image.open(folder / "scale.png")) for folder in (tmp_path, ROOT / "docs"))
@@ -81,13 +81,16 @@ def finished_run(folder: Path, model: str, loss_val: float, **changes: Any) -> P
 def test_the_table_of_results_is_made_from_run_folders(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{results_table.BEGIN}old\n{results_table.END}after\n")
-    runs = [finished_run(tmp_path / "a", "gpt", 1.5), finished_run(tmp_path / "b", "head", 2.5, overrides=["a|b`"])]
+    runs = [
+        finished_run(tmp_path / "a", "gpt", 1.5),
+        finished_run(tmp_path / "b", "head", 2.5, overrides=["a|b`", "c d"]),
+    ]
     results_table.write(results_table.table_of(runs), readme)
     line = "`A line of the best step \\| with a bar and`"
     assert readme.read_text() == (
         f"before\n{results_table.BEGIN}{results_table.HEADER}"
         "| counted 1-gram | every run | | 3.0000 | 4.3281 | | | |\n"
-        f"| head | `python train.py a\\|b'` | 10 of 1,200 | 2.5000 | 3.6067 | 4,225 | 1.50 | {line} |\n"
+        f"| head | `python train.py 'a\\|b'' 'c d'` | 10 of 1,200 | 2.5000 | 3.6067 | 4,225 | 1.50 | {line} |\n"
         "| counted 2-gram | every run | | 2.0000 | 2.8854 | | | |\n"
         f"| gpt | `python train.py model=gpt` | 10 of 1,200 | 1.5000 | 2.1640 | 4,225 | 1.50 | {line} |\n"
         f"{results_table.END}after\n"
@@ -95,19 +98,23 @@ def test_the_table_of_results_is_made_from_run_folders(tmp_path: Path) -> None:
     (tmp_path / "multirun.yaml").touch()
     assert results_table.table_of([*runs, tmp_path / "multirun.yaml"]) in readme.read_text()
     for folder, words in (
-        (finished_run(tmp_path / "c", "gpt", 1.0, corpus={"sha256": "two"}), "different texts"),
+        (finished_run(tmp_path / "c", "gpt", 1.0, corpus={"sha256": "two"}), "different texts or validation parts"),
+        (
+            finished_run(tmp_path / "g", "gpt", 1.0, baselines={"1": 3.0, "2": 1.9}),
+            "different texts or validation parts",
+        ),
         (finished_run(tmp_path / "d", "gpt", 1.0, status="interrupted"), "has not ended in order"),
         (finished_run(tmp_path / "e", "gpt", math.nan), "has not ended in order"),
         (finished_run(tmp_path / "f", "gpt", 1.0, parameters=None), "or a damaged one"),
         (tmp_path / "none", "holds no finished run"),
     ):
-        with pytest.raises(SystemExit, match=words):
+        with pytest.raises(UserError, match=words):
             results_table.table_of([*runs, folder])
-    with pytest.raises(SystemExit, match="holds a sweep: name the folders in it"):
+    with pytest.raises(UserError, match="holds a sweep: name the folders in it"):
         results_table.table_of([tmp_path])
-    with pytest.raises(SystemExit, match="name the folders"):
+    with pytest.raises(UserError, match="name the folders"):
         results_table.table_of([])
-    with pytest.raises(SystemExit, match="has no place for the table"):
+    with pytest.raises(UserError, match="has no place for the table"):
         results_table.write("table", runs[0] / "summary.json")
 
 
@@ -117,6 +124,16 @@ def test_the_table_of_results_reads_a_real_run(trained: Path) -> None:
     assert f"| {summary['loss_val']:.4f} |" in result.stdout
     assert f"| counted 5-gram | every run | | {summary['baselines']['5']:.4f} |" in result.stdout
     assert (ROOT / "README.md").read_text(encoding="utf-8") == README
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["docs/results_table.py", "docs/attention_maps.py", "docs/tensorboard_picture.py", "benchmarks/attention.py"],
+)
+def test_scripts_refuse_in_a_sentence_and_help(name: str, tmp_path: Path) -> None:
+    refused(script(name, "none", "--wrong", "x", "y", cwd=tmp_path), Path(name).name + ": ")
+    assert f"python {name}" in script(name, "--help", cwd=tmp_path).stdout
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_table_in_the_readme_climbs_the_ladder() -> None:
@@ -151,13 +168,13 @@ def test_maps_that_cannot_be_drawn_are_refused_in_a_sentence(trained: Path, tmp_
     checkpoints.save(tmp_path / "bigram" / "best.pt", checkpoints.load(trained / "best.pt") | changed)
     for run, text, words in (
         (trained, "a" * 17, "the window has 17 characters, but block_size is 16"),
+        (trained, "a" * 101, "the text has 101 characters, and a picture shows 100"),
         (trained, "日", "the model has never seen '日'"),
         (trained, "", "it takes a text"),
         (tmp_path / "bigram", "a", "a model with at least one layer"),
         (tmp_path / "none", "a", "cannot read the checkpoint"),
     ):
-        with pytest.raises(UserError if len(text) < 17 else ValueError, match=words):
-            attention_maps.main(run, text, tmp_path / "maps.png")
+        refused(script("docs/attention_maps.py", str(run), text, "maps.png", cwd=tmp_path), words)
     assert not (tmp_path / "maps.png").exists()
 
 
@@ -165,8 +182,7 @@ def test_the_benchmark_of_the_paths(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.setattr(attention_benchmark, "SHAPES", ((1, 1, 4, 4),))
     monkeypatch.setattr(attention_benchmark, "BLOCK_SIZES", (4,))
     monkeypatch.setattr(attention_benchmark, "SECONDS_A_ROUND", 0.001)
-    monkeypatch.setattr("sys.argv", ["attention.py", "cpu"])
-    attention_benchmark.main()
+    attention_benchmark.main(["cpu"])
     figures = json.loads(capsys.readouterr().out)
     ratios = figures["plain_over_fused"] | figures["recomputed_over_cached"]
     assert set(ratios) == {"float32 B1 H1 T4 S4", "bfloat16 B1 H1 T4 S4", "T4"}

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
+from unittest import mock
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 
 from configs.schema import ModelConfig
 from model.attention import MultiHeadAttention
-from model.language_model import FeedForward, LanguageModel, normalised
+from model.language_model import FeedForward, LanguageModel, evaluating, normalised
 from tests.models import RUNGS, V, woken
 
 
@@ -145,6 +146,49 @@ def test_a_window_that_is_too_long_is_refused() -> None:
     for rung in ("bigram", "gpt"):
         with pytest.raises(ValueError, match="13 characters, but block_size is 12"):
             LanguageModel(RUNGS[rung], V)(torch.zeros(1, 13, dtype=torch.long))
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_nothing_in_nothing_out(rung: str) -> None:
+    model = woken(RUNGS[rung])
+    ids = torch.randint(V, (2, 5))
+    assert model(ids[:0]).shape == (0, 5, V)
+    assert model(ids[:, :0]).shape == (2, 0, V)
+    cache = model.new_cache()
+    model(ids, cache)
+    assert model(ids[:, :0], cache).shape == (2, 0, V)
+    assert torch.allclose(model(ids[:, :1], cache), model(torch.cat((ids, ids[:, :1]), dim=1))[:, -1:], atol=1e-5)
+
+
+def test_a_cache_that_was_broken_off_in_mid_pass_is_refused() -> None:
+    model = woken(RUNGS["gpt"])
+    assert model.stream is not None
+    ids = torch.randint(V, (2, 5))
+    cache = model.new_cache()
+    model(ids, cache)
+    last = model.stream.blocks[-1].attention
+    assert isinstance(last, MultiHeadAttention)
+    with mock.patch.object(last, "forward", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        model(ids[:, :1], cache)
+    with pytest.raises(ValueError, match="a pass with this cache was broken off"):
+        model(ids[:, :1], cache)
+
+
+def test_evaluating_puts_back_the_mode_of_every_part() -> None:
+    model = woken(RUNGS["gpt"]).train()
+    assert model.stream is not None
+    model.stream.blocks[0].eval()
+    modes = [module.training for module in model.modules()]
+
+    def broken_off() -> None:
+        with evaluating(model):
+            assert not any(module.training for module in model.modules())
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        broken_off()
+    assert [module.training for module in model.modules()] == modes
+    assert {*modes} == {False, True}
 
 
 def test_sizes_build_the_same_model_again() -> None:

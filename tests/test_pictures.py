@@ -55,7 +55,7 @@ def labels(characters: str) -> tuple[Picture, Picture]:
 def test_every_character_is_told_from_any_other(font: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if font == "Pillow's own":  # it knows little more than ASCII
         monkeypatch.setattr(pictures, "_FONTS", ())
-    drawn = {character: labels(character) for character in "aAé日本🙂🙃 ·_\n\t\r\0\u200b\u0301\ue000"}
+    drawn = {character: labels(character) for character in "aAé日本🙂🙃 ·_\n\t\r\0\u200b\u0301\ue000\u093f\u094d\u0e31"}
     for left, right in combinations(drawn, 2):
         for side in (0, 1):
             assert not np.array_equal(drawn[left][side], drawn[right][side]), (left, right)

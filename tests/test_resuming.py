@@ -27,6 +27,19 @@ def test_allowed_changes_are_made_and_reported() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("text", ["${a}", "${oc.env:HOME}", "a\\${b}", "${", "\\\\${x"])
+def test_texts_are_never_read_as_interpolations(text: str) -> None:
+    saved = TrainConfig()
+    saved.trainer.probe = saved.data.path = text
+    config, _ = resumed_config(asdict(saved), TrainConfig(), [])
+    assert (config.trainer.probe, config.data.path) == (text, text)
+    typed = TrainConfig()
+    typed.trainer.probe = text
+    config, changes = resumed_config(SAVED, typed, ["trainer.probe=..."])
+    assert config.trainer.probe == text
+    assert changes == [f"trainer.probe: None -> {text}"]
+
+
 def test_an_option_that_stays_is_no_change() -> None:
     _, changes = resumed_config(SAVED, TrainConfig(), ["trainer.max_steps=1100"])
     assert changes == []

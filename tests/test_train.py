@@ -17,7 +17,7 @@ from train import train
 from training import checkpoint as checkpoints
 from training.evaluation import evaluate
 from training.pictures import Picture, attention_map, chart
-from training.run import Diverged, Run, probe_of
+from training.run import MOST_MAPS, Diverged, Run, probe_of
 from training.stopping import StopSignal
 
 
@@ -113,6 +113,14 @@ def test_every_head_is_drawn_at_each_evaluation(small_config: TrainConfig, corpu
     levels = {f"counted {order}-gram": run.baselines[order] for order in "2345"} | {"true entropy": corpus.floor or 0}
     wanted = chart("validation loss in nats, by characters seen, step 20", "characters seen", {"gpt": curve}, levels)
     assert np.array_equal(recorder.pictures["loss_by_position/val", 20], wanted)
+
+
+def test_of_very_many_heads_the_first_are_drawn(small_config: TrainConfig, corpus: Corpus, tmp_path: Path) -> None:
+    small_config.model.n_layer, small_config.model.n_head, small_config.trainer.probe = 2, MOST_MAPS - 1, "A"
+    run, recorder = run_of(small_config, corpus, tmp_path / "1")
+    run.show_attention()
+    assert len(recorder.pictures) == MOST_MAPS
+    assert ("attention/layer_2_head_1", 0) in recorder.pictures
 
 
 def test_the_probe_is_a_line_of_the_text_or_what_one_asks_for(small_config: TrainConfig, corpus: Corpus) -> None:

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,30 @@ def test_a_new_process_goes_on_with_the_bits_of_the_unbroken_run(tmp_path: Path)
     for name, weight in straight["model"].items():
         assert torch.equal(weight, resumed["model"][name])
     assert resumed["best"] == straight["best"]
+
+
+def test_a_run_goes_on_whatever_its_texts_hold(tmp_path: Path) -> None:
+    text = "a ${b} ??? 'c' \\${d} ${\n" * 200
+    (tmp_path / "${x}.txt").write_text(text)
+    options = ("data=text", "data.path=${x}.txt", "trainer.probe=${b} ${", "hydra.run.dir=run")
+    result = script("train.py", "debug=smoke", "trainer.threads=1", *options, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    result = script("train.py", "resume=run", "trainer.max_steps=25", "trainer.probe=${b} ${", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "changed: trainer.max_steps: 20 -> 25\n" in result.stderr
+    assert "probe: ${b} ${" in (tmp_path / "run" / "config.yaml").read_text()
+    refused(script("train.py", *SMALL, "trainer.probe=???", cwd=tmp_path), "trainer.probe=??? is refused")
+
+
+def test_a_killed_resumption_leaves_no_summary_of_the_run_before(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    process = start("train.py", "resume=run", "trainer.max_steps=100000", "trainer.save_interval=50", cwd=tmp_path)
+    deadline = time.monotonic() + 60
+    while checkpoints.load(tmp_path / "run" / "last.pt")["step"] < 50 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.kill()
+    process.communicate()
+    assert not (tmp_path / "run" / "summary.json").exists()
 
 
 def test_what_cannot_be_resumed_is_refused(trained: Path) -> None:

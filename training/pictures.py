@@ -10,6 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 Picture = NDArray[np.uint8]  # (height, width, 3)
 
+LONGEST_PROBE = 100  # characters in one map
 _CELL = 10  # pixels a character, so that a line of them fits a card of TensorBoard as it is
 _MARGIN = 28
 _TITLE = 200  # the least width, so that a title fits
@@ -87,7 +88,7 @@ def _has(character: str) -> bool:
 def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     for name in _FONTS:
         try:
-            return ImageFont.truetype(name, size)
+            return ImageFont.truetype(name, size, layout_engine=ImageFont.Layout.BASIC)
         except OSError:
             continue
     return ImageFont.load_default(size)

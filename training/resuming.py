@@ -5,7 +5,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from configs.schema import TrainConfig, UserError
+from configs.schema import TrainConfig, UserError, literal
 
 # Where, how long and how fast to learn, and what to look at on the way. Anything else would make it another run.
 MAY_CHANGE = {
@@ -42,18 +42,24 @@ def resumed_config(saved: dict[str, Any], typed: TrainConfig, overrides: list[st
             f"these can: {', '.join(sorted(MAY_CHANGE))}"
         )
     try:
-        config = OmegaConf.merge(OmegaConf.structured(TrainConfig), saved)
+        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), _literal(saved)))
     except OmegaConfBaseException as error:
         raise UserError(f"the run was made by another version of this project: {str(error).splitlines()[0]}") from error
+    assert isinstance(config, TrainConfig)
     changes = []
-    for key in keys:
-        before, now = OmegaConf.select(config, key), OmegaConf.select(OmegaConf.structured(typed), key)
-        if key != "resume" and before != now:
-            changes.append(f"{key}: {before} -> {now}")
-            OmegaConf.update(config, key, now)
-    resumed = OmegaConf.to_object(config)
-    assert isinstance(resumed, TrainConfig)
-    return resumed, changes
+    for section, _, name in (key.rpartition(".") for key in keys if key != "resume"):
+        before, now = (getattr(getattr(one, section), name) for one in (config, typed))
+        if before != now:
+            changes.append(f"{section}.{name}: {before} -> {now}")
+            setattr(getattr(config, section), name, now)
+    return config, changes
+
+
+def _literal(saved: Any) -> Any:
+    """A saved configuration whose texts are read as they are."""
+    if isinstance(saved, dict):
+        return {key: _literal(value) for key, value in saved.items()}
+    return literal(saved) if isinstance(saved, str) else saved
 
 
 def reasons_to_stay_ended(saved: dict[str, Any], config: TrainConfig) -> list[str]:

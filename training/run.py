@@ -7,8 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from omegaconf import OmegaConf
+import yaml
 from torch.optim import Optimizer
 
 from configs.schema import TrainConfig, UserError, values
@@ -21,12 +22,12 @@ from training.device import choose_setup
 from training.evaluation import evaluate
 from training.files import write_text
 from training.optimizers import make_optimizer
-from training.pictures import Picture, attention_map, chart
+from training.pictures import LONGEST_PROBE, Picture, attention_map, chart
 from training.tracking import Tracker
 
 log = logging.getLogger(__name__)
 
-_LONGEST_PROBE = 100  # characters in the picture of a head
+MOST_MAPS = 64  # of a model with more heads the first ones are drawn
 _LARGEST_BIGRAM_VOCABULARY = 8192  # above it the table, its gradient and AdamW's two memories take over a gigabyte
 
 
@@ -105,7 +106,9 @@ class Run:
             except FileExistsError:
                 advice = f"choose another folder, or go on with resume={self.folder}"
                 raise UserError(f"{self.folder} holds a run already: {advice}") from None
-        described = OmegaConf.to_yaml(OmegaConf.structured(self.config))
+        # A run that goes on has no summary until it ends again.
+        (self.folder / "summary.json").unlink(missing_ok=True)
+        described = yaml.safe_dump(asdict(self.config), sort_keys=False, allow_unicode=True)
         write_text(self.folder / "config.yaml", described)
         resumed_at = self.step if self.resumed else None
         shown = {key: value for key, value in values(self.config).items() if key == "data.name" or "data." not in key}
@@ -157,17 +160,15 @@ class Run:
             file.write(f"=== step {self.step}, validation loss {self.loss_val:.4f} ===\n{text}\n\n")
 
     def show_attention(self) -> None:
-        """Put a map of every head's attention on the probe into TensorBoard."""
+        """Put a map of every head's attention on the probe into TensorBoard, or of the first of very many."""
         if not self.probe:
             return
         ids = torch.from_numpy(self.corpus.tokenizer.encode(self.probe)).long().to(self.setup.device)
         weights = self.model.attention_weights(ids[None])[:, 0].float().cpu().numpy()  # (n_layer, H, T, T)
-        for layer, heads in enumerate(weights, start=1):
-            for head, one in enumerate(heads, start=1):
-                title = f"layer {layer}, head {head}, step {self.step}"
-                self.tracker.picture(
-                    f"attention/layer_{layer}_head_{head}", attention_map(one, self.probe, title), self.step
-                )
+        for layer, head in list(np.ndindex(weights.shape[:2]))[:MOST_MAPS]:
+            title = f"layer {layer + 1}, head {head + 1}, step {self.step}"
+            picture = attention_map(weights[layer, head], self.probe, title)
+            self.tracker.picture(f"attention/layer_{layer + 1}_head_{head + 1}", picture, self.step)
 
     def loss_by_position(self) -> Picture:
         """The latest evaluation as a curve over the characters that the model saw, beside what counting achieves.
@@ -264,7 +265,7 @@ def probe_of(config: TrainConfig, corpus: Corpus) -> str:
     """
     if config.model.n_layer == 0:
         return ""
-    longest = min(config.model.block_size, _LONGEST_PROBE)
+    longest = min(config.model.block_size, LONGEST_PROBE)
     if config.trainer.probe is None:
         lines = corpus.tokenizer.decode(corpus.validation[:2000]).split("\n")
         return next((line for line in lines if len(line) > 30), max(lines, key=len))[: min(longest, 40)]
@@ -276,5 +277,6 @@ def probe_of(config: TrainConfig, corpus: Corpus) -> str:
     try:
         corpus.tokenizer.encode(probe)
     except UserError as error:
-        raise UserError(f"trainer.probe: {error}") from None
+        played = f". The text is the Playlet: {config.data.fallback_reason}" if config.data.fallback_reason else ""
+        raise UserError(f"trainer.probe: {error}{played}") from None
     return probe
