@@ -85,9 +85,14 @@ def read_text(path: Path) -> str:
 
 
 def unescaped(text: str) -> str:
-    """A text from the command line, in which \\n is a line end and \\t a tab."""
-    # Where the locale is no UTF-8, Python keeps what was typed as surrogates, a byte each.
-    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    """A text from the command line, in which \\n is a line end and \\t a tab.
+
+    What is no character becomes one that says so: a byte that is not UTF-8, or half of a pair of surrogates.
+    """
+    try:  # where the locale is no UTF-8, Python keeps what was typed as surrogates, a byte each
+        text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    except UnicodeEncodeError:
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text.replace("\\n", "\n").replace("\\t", "\t")
 
 

@@ -97,6 +97,20 @@ def test_the_parts_are_the_text_in_order() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("a\\nb\\t", "a\nb\t"),
+        ("\udcc3\udca9", "é"),  # the two bytes of é, as Python keeps them in an ASCII locale
+        ("\udcff", "\ufffd"),
+        ("\ud83d\ude00", "😀"),
+        ("x\ud83d", "x\ufffd"),
+    ],
+)
+def test_what_was_typed_is_text(typed: str, meant: str) -> None:
+    assert texts.unescaped(typed) == meant
+
+
 def test_texts_are_utf8_in_every_locale(tmp_path: Path) -> None:
     locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     (tmp_path / "text.txt").write_bytes(TEXT.encode())
