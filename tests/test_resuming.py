@@ -31,8 +31,9 @@ def test_allowed_changes_are_made_and_reported() -> None:
 def test_texts_are_never_read_as_interpolations(text: str) -> None:
     saved = TrainConfig()
     saved.trainer.probe = saved.data.path = text
+    saved.data.urls = [text]
     config, _ = resumed_config(asdict(saved), TrainConfig(), [])
-    assert (config.trainer.probe, config.data.path) == (text, text)
+    assert (config.trainer.probe, config.data.path, config.data.urls) == (text, text, [text])
     typed = TrainConfig()
     typed.trainer.probe = text
     config, changes = resumed_config(SAVED, typed, ["trainer.probe=..."])

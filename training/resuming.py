@@ -59,6 +59,8 @@ def _literal(saved: Any) -> Any:
     """A saved configuration whose texts are read as they are."""
     if isinstance(saved, dict):
         return {key: _literal(value) for key, value in saved.items()}
+    if isinstance(saved, list):
+        return [_literal(value) for value in saved]
     return literal(saved) if isinstance(saved, str) else saved
 
 
