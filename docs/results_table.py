@@ -32,14 +32,15 @@ def table_of(folders: list[Path]) -> str:
     folders = [folder for folder in folders if not folder.is_file()]  # a sweep has a file beside its runs
     if not folders:
         raise UserError("name the folders of the runs that belong in the table")
-    runs = [(folder, read_summary(folder)) for folder in folders]
-    if any(summary[key] != runs[0][1][key] for _, summary in runs for key in ("corpus", "baselines")):
+    runs = [read_run(folder) for folder in folders]
+    baselines = runs[0][0]["baselines"]
+    sha256 = runs[0][0]["corpus"]["sha256"]
+    if any(summary["corpus"]["sha256"] != sha256 or summary["baselines"] != baselines for summary, _ in runs):
         raise UserError(
             "these runs have different texts or validation parts, so their losses cannot stand in one table"
         )
-    baselines = runs[0][1]["baselines"]
     rows = [(nats, f"| counted {order}-gram | every run | | {loss(nats)} | | | |") for order, nats in baselines.items()]
-    rows += [(summary["loss_val"], row(folder, summary)) for folder, summary in runs]
+    rows += [(summary["loss_val"], line) for summary, line in runs]
     return HEADER + "".join(f"{line}\n" for _, line in sorted(rows, reverse=True))
 
 
@@ -53,8 +54,8 @@ def write(table: str, readme: Path = README) -> None:
     write_text(readme, before + BEGIN + table + END + after)
 
 
-def read_summary(folder: Path) -> dict[str, Any]:
-    """summary.json of a run that has ended in order."""
+def read_run(folder: Path) -> tuple[dict[str, Any], str]:
+    """summary.json of a run that has ended in order, and its line of the table."""
     if (folder / "multirun.yaml").exists():
         raise UserError(f"{folder} holds a sweep: name the folders in it, {folder}/*")
     try:
@@ -62,16 +63,17 @@ def read_summary(folder: Path) -> dict[str, Any]:
         ended = summary["status"] in ("finished", "early_stopped", "time_limit")
         if not ended or not math.isfinite(summary["loss_val"]):
             raise UserError(f"{folder} holds a run that has not ended in order: it is {summary['status']}")
-        row(folder, summary)  # shows whether all is there that a row needs
+        return summary, row(folder, summary)
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UserError(f"{folder} holds no finished run, or a damaged one: {error}") from error
-    return summary
 
 
 def row(folder: Path, summary: dict[str, Any]) -> str:
     """One line of the table."""
     command = shlex.join(["python", "train.py", *summary["overrides"]])
-    if "resume=" in command:  # what was typed at the first start is not in the summary any more
+    if any(
+        override.startswith("resume=") for override in summary["overrides"]
+    ):  # what was typed at the first start is not in the summary any more
         command = f"{folder.name}, resumed"
     steps, size, minutes = f"{summary['steps']:,}", f"{summary['parameters']:,}", f"{summary['train_seconds'] / 60:.2f}"
     if summary["best_step"] != summary["steps"]:

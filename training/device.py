@@ -73,7 +73,7 @@ def choose_device(name: str, key: str) -> tuple[torch.device, str]:
 
 
 def _choose_precision(name: str, device: torch.device) -> tuple[torch.dtype, str]:
-    if name == "bfloat16" and device.type == "cpu" and not torch.cpu.get_capabilities().get("avx512_bf16"):
+    if name == "bfloat16" and device.type == "cpu" and not _processor_has_bfloat16():
         return torch.bfloat16, "as asked, though this processor seems to have no instructions for it and may be slow"
     if name != "auto":
         return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name], "as asked"
@@ -82,13 +82,18 @@ def _choose_precision(name: str, device: torch.device) -> tuple[torch.dtype, str
     return torch.float32, f"the exact one, on {device.type}"
 
 
+def _processor_has_bfloat16() -> bool:
+    """Whether the processor multiplies bfloat16 itself; where it does not, torch emulates that slowly."""
+    return bool(torch.cpu.get_capabilities().get("avx512_bf16"))
+
+
 def _choose_attention_path(name: str, device: torch.device, precision: torch.dtype) -> tuple[str, str]:
     """On CPUs what benchmarks/attention.py showed to be faster on those that were measured; elsewhere torch's own kernel."""
     if name != "auto":
         return name, "as asked"
     if device.type != "cpu":
         return "fused", f"torch's kernel for {device.type}"
-    if precision == torch.bfloat16 and torch.cpu.get_capabilities().get("avx512_bf16"):
+    if precision == torch.bfloat16 and _processor_has_bfloat16():
         return "plain", "faster than fused on the processors measured that have bfloat16 instructions"
     return "fused", "faster than plain on the processors measured"
 

@@ -127,7 +127,7 @@ class Run:
         if self.corpus.floor is not None:
             points["loss/floor"] = self.corpus.floor
         self.tracker.scalars(points, self.step)
-        self.tracker.flush()
+        self.tracker.flush()  # before last.pt, since a run that goes on from it does not draw them again
         self.best["waited"] += 1
         if evaluation.nats <= self.best["loss_val"] or self.config.trainer.overfit_batch:
             self.best = {"step": self.step, "loss_val": evaluation.nats, "waited": 0}
