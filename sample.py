@@ -21,6 +21,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 from configs.command_line import CommandLine
+from configs.runs import checkpoint_to_read
 from configs.schema import SampleConfig, UserError
 
 COMMAND_LINE = CommandLine("sample", SampleConfig, __doc__)
@@ -40,7 +41,7 @@ from training.device import choose_device
 
 def main(config: SampleConfig) -> None:
     """Load a checkpoint, read the prompt, and stream the samples to standard output."""
-    path = find_checkpoint(config.checkpoint)
+    path = checkpoint_to_read(config.checkpoint)
     checkpoint = checkpoints.load(path)
     device, _ = choose_device(config.device, "device")
     model = checkpoints.model_from(checkpoint, path).to(device)
@@ -63,21 +64,6 @@ def main(config: SampleConfig) -> None:
         ):
             write(tokenizer.decode([character]))
         write("\n")
-
-
-def find_checkpoint(named: str | None) -> Path:
-    """The checkpoint file that is meant: a file, a run folder's best.pt, or the best.pt of the newest run in runs/."""
-    if named is not None:
-        path = Path(named)
-        if not path.exists():
-            raise UserError(f"checkpoint={named} does not exist")
-        return path / "best.pt" if path.is_dir() else path
-    found = [*Path("runs").glob("*/best.pt"), *Path("runs").glob("*/*/best.pt")]  # runs, and the jobs of sweeps
-    if not found:
-        raise UserError(
-            f"no trained model in {Path('runs').absolute()}: train one with python train.py, or name one with checkpoint=FILE"
-        )
-    return max(found, key=lambda path: path.stat().st_mtime)
 
 
 def known_prompt(config: SampleConfig, tokenizer: Tokenizer) -> str:

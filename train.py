@@ -6,7 +6,7 @@ The commands that people need first:
     python train.py data=text data.path=mine.txt           a text of yours
     python train.py model=head model.block_size=8 model.head_size=16
     python train.py -m model.head_size=8,16,32 seed=1,2    a sweep: every combination
-    python train.py resume=runs/NAME                       go on with a run
+    python train.py resume=runs/NAME                       go on with a run; resume=latest: with the newest
     python train.py debug=smoke                            everything once, in seconds
     tensorboard --logdir runs                              watch
     python sample.py prompt="ROMEO:"                       read
@@ -44,11 +44,13 @@ from torch import Tensor, nn
 from data import corpus as texts
 from data.batches import Batches
 from training import checkpoint as checkpoints
-from training.device import compiled, memory_shortage_in_words
+from training.device import compiled, torch_errors_in_words
+from training.files import held
+from training.previews import MOST_MAPS
 from training.resuming import reasons_to_stay_ended, refuse_other_text, resumed_config
-from training.run import MOST_MAPS, Diverged, Run
+from training.run import Diverged, Run
 from training.schedule import lr_factor
-from training.stopping import StopSignal
+from training.stopping import Stopped, StopSignal
 from training.tracking import logging_to, progress_bar, results_table, write_summary
 
 log = logging.getLogger(__name__)
@@ -73,14 +75,24 @@ def train(run: Run, stop: StopSignal) -> str:
         network = compiled(model, lambda fast: loss_of(fast, part))
     model.train()
     with progress_bar(config.max_steps, run.step) as bar:
-        if not run.resumed:
-            loss_val = run.evaluate_and_save()
-            size = run.corpus.tokenizer.vocab_size
-            log.info("before training: val %.4f; pure guessing: ln %d = %.4f", loss_val, size, math.log(size))
-        while run.step < config.max_steps:
+
+        def show_bar(at_once: bool) -> None:
+            losses = f"train {run.latest['loss_train']:.3f}, val {run.latest['loss_val']:.3f}"
+            bar.set_postfix_str(f"{losses}, {run.chars_per_second():,.0f} characters/s", refresh=at_once)
+
+        while True:
+            due = run.ending is not None or run.step % config.eval_interval == 0
+            if due and run.latest["evaluated"] != run.step:
+                with contextlib.suppress(Stopped):  # then the run goes on with this evaluation
+                    run.evaluate_and_save(between=lambda _: stop.check())
+                    log_evaluation(run)
+                    show_bar(at_once=True)
+            if run.ending is not None and run.latest["evaluated"] == run.step:
+                return run.ending
             if stop.received:
                 run.save()
                 return "interrupted"
+
             started = time.perf_counter()
             factor = lr_factor(run.step, config.max_steps, run.config.optimizer)
             for group in optimizer.param_groups:
@@ -94,36 +106,30 @@ def train(run: Run, stop: StopSignal) -> str:
             grad_norm = float(nn.utils.clip_grad_norm_(model.parameters(), run.config.optimizer.grad_clip or math.inf))
             if not math.isfinite(loss + grad_norm):
                 what = "the gradient" if math.isfinite(loss) else "the training loss"
-                raise Diverged(what, run.step + 1, run.lr, run.loss_train)
+                raise Diverged(what, run.step + 1, run.lr, run.latest["loss_train"])
             optimizer.step()
             optimizer.zero_grad()
-            run.step += 1
-            run.loss_train = loss
-            run.seconds["train"] += time.perf_counter() - started
+            run.advance(loss, time.perf_counter() - started)
 
-            out_of_time = config.max_minutes is not None and run.seconds["train"] >= 60 * config.max_minutes
-            last = run.step == config.max_steps or out_of_time
-            speed = run.chars_per_second()
-            bar.update()
-            if run.step % config.log_interval == 0 or last:
-                points = {
-                    "loss/train": loss,
-                    "optim/lr": run.lr,
-                    "optim/grad_norm": grad_norm,
-                    "speed/chars_per_s": speed,
-                }
-                run.tracker.scalars(points, run.step)
-            if run.step % config.eval_interval == 0 or last:
-                loss_val = run.evaluate_and_save()
-                log.info("step %d: train %.4f, val %.4f", run.step, loss, loss_val)
-                if config.patience is not None and run.best["waited"] >= config.patience:
-                    return "early_stopped"
-            elif config.save_interval is not None and run.step % config.save_interval == 0:
+            if run.step % config.log_interval == 0 or run.ending is not None:
+                speed = run.chars_per_second()
+                run.draw(
+                    {"loss/train": loss, "optim/lr": run.lr, "optim/grad_norm": grad_norm, "speed/chars_per_s": speed}
+                )
+            if config.save_interval is not None and run.step % config.save_interval == 0:
                 run.save()
-            bar.set_postfix_str(f"train {loss:.3f}, val {run.loss_val:.3f}, {speed:,.0f} characters/s", refresh=last)
-            if out_of_time:
-                return "time_limit"
-    return "finished"
+            bar.update()
+            show_bar(at_once=False)
+
+
+def log_evaluation(run: Run) -> None:
+    """A line for people on the evaluation that was just made."""
+    if run.step > 0:
+        log.info("step %d: train %.4f, val %.4f", run.step, run.latest["loss_train"], run.latest["loss_val"])
+    else:
+        size = run.corpus.tokenizer.vocab_size
+        guessing = f"pure guessing: ln {size} = {math.log(size):.4f}"
+        log.info("before training: val %.4f; %s", run.latest["loss_val"], guessing)
 
 
 def main(config: TrainConfig) -> float:
@@ -132,7 +138,7 @@ def main(config: TrainConfig) -> float:
     if folder.is_relative_to(Path.cwd()):  # shorter to read and to paste
         folder = folder.relative_to(Path.cwd())
     overrides = list(HydraConfig.get().overrides.task)
-    with logging_to(folder), StopSignal() as stop, memory_shortage_in_words():
+    with held(folder), logging_to(folder), StopSignal() as stop, torch_errors_in_words():
         run, changes = prepared_run(config, folder, overrides)
         run.open_folder()
         status = "failed"
@@ -145,30 +151,43 @@ def main(config: TrainConfig) -> float:
         finally:
             in_order = status not in ("failed", "diverged")
             # Where the disk is full, say, the first error is the one to tell.
-            with contextlib.nullcontext() if in_order else contextlib.suppress(OSError):
+            with contextlib.nullcontext() if in_order else contextlib.suppress(OSError, UserError):
                 run.tracker.close(in_order)
                 write_summary(folder, run.summary(status, overrides))
         if status == "interrupted":
+            saved = checkpoints.load(folder / "last.pt")["step"]  # said only of what is there
             go_on = shlex.quote(f"resume={folder}")
-            log.info("interrupted: saved after step %d. Go on with: python train.py %s", run.step, go_on)
+            log.info("interrupted: saved after step %d. Go on with: python train.py %s", saved, go_on)
             raise SystemExit(stop.exit_status)
         report(run, status, overrides)
     return float(run.best["loss_val"])
 
 
 def prepared_run(config: TrainConfig, folder: Path, overrides: list[str]) -> tuple[Run, list[str]]:
-    """A new run, or the one of config.resume with a sentence for each option that changed. Refuses before it writes."""
-    saved = None
-    changes: list[str] = []
-    if config.resume is not None:
-        saved = checkpoints.load(folder / "last.pt")
-        config, changes = resumed_config(saved["config"], config, overrides)
-        if found := problems(config) + reasons_to_stay_ended(saved, config):
-            raise UserError("; ".join(found))
+    """A new run, or the one of config.resume with a sentence for each option that changed.
+
+    A run whose last.pt cannot be used goes on from previous.pt, the state before it.
+    """
+    if config.resume is None:
+        return Run(config, texts.load(config.data, config.model.block_size), folder), []
+    try:
+        return resumed_run(config, folder, "last.pt", overrides)
+    except checkpoints.Damaged as damage:
+        if not (folder / "previous.pt").exists():
+            raise
+        log.warning("%s; trying previous.pt, the state before it", damage)
+        return resumed_run(config, folder, "previous.pt", overrides)
+
+
+def resumed_run(typed: TrainConfig, folder: Path, source: str, overrides: list[str]) -> tuple[Run, list[str]]:
+    """The run that a file of its folder holds. Raises UserError, before anything is written, for what cannot be."""
+    saved = checkpoints.load(folder / source)
+    config, changes = resumed_config(saved["config"], typed, overrides)
+    if found := problems(config) + reasons_to_stay_ended(saved, config, folder):
+        raise UserError("; ".join(found))
     corpus = texts.load(config.data, config.model.block_size)
-    if saved is not None:
-        refuse_other_text(saved["corpus"], corpus.identity())
-    return Run(config, corpus, folder, saved), changes
+    refuse_other_text(saved, corpus)
+    return Run(config, corpus, folder, saved, source), changes
 
 
 def report(run: Run, status: str, overrides: list[str]) -> None:
@@ -176,8 +195,8 @@ def report(run: Run, status: str, overrides: list[str]) -> None:
     try:
         print(f"\n{results_table(run.summary(status, overrides))}\n")
         if run.config.trainer.sample_length:
-            print(f"{run.sample(run.best_model(), 500)}\n")
-        print(f"Saved in {run.folder}: best.pt, last.pt, summary.json, samples.txt, train.log")
+            print(f"{run.previews.sample(run.best_model(), 500)}\n")
+        print(f"Saved in {run.folder}: {', '.join(saved_files(run.folder))}")
         print(f"Watch:  tensorboard --logdir {shlex.quote(str(run.folder.parent))}")
         print(f"Sample: python sample.py {shlex.quote(f'checkpoint={run.folder}')}", flush=True)
     except OSError as error:
@@ -185,6 +204,14 @@ def report(run: Run, status: str, overrides: list[str]) -> None:
         log.warning("standard output took no more (%s), but all is saved in %s", error.strerror, run.folder)
     if run.config.data.fallback_reason:
         log.warning("NOT Tiny Shakespeare: %s. This was the built-in Playlet", run.config.data.fallback_reason)
+
+
+def saved_files(folder: Path) -> list[str]:
+    """The names of what a run has left, each checkpoint read back. Raises Damaged for one that is not what was written."""
+    for name in ("best.pt", "last.pt"):
+        checkpoints.load(folder / name)
+    names = ("best.pt", "last.pt", "previous.pt", "summary.json", "samples.txt", "config.yaml", "train.log")
+    return [name for name in names if (folder / name).exists()]
 
 
 def introduce(run: Run, overrides: list[str], changes: list[str]) -> None:
@@ -202,12 +229,17 @@ def introduce(run: Run, overrides: list[str], changes: list[str]) -> None:
     parts = ", ".join(f"{part} {count:,}" for part, count in counts.items() if count)
     log.info("model: %s, %s parameters (%s)", config.model.name, f"{sum(counts.values()):,}", parts)
     heads = config.model.n_layer * config.model.n_head
-    if run.probe and heads > MOST_MAPS:
+    if run.previews.probe and heads > MOST_MAPS:
         log.info("attention is drawn for the first %d of %d heads", MOST_MAPS, heads)
-    if config.model.bigram and config.model.bigram_init == "counts" and not run.resumed:
-        log.info("the bigram table starts from counted pairs of characters: the model knows them before its first step")
-    if run.resumed:
+    if run.resumed_from is not None:
         log.info("going on after step %d; changed: %s", run.step, ", ".join(changes) or "nothing")
+        if run.moved:
+            moved = ", ".join(run.moved)
+            log.warning(
+                "other than where it was saved: %s; so the last digits may differ from an unbroken run's", moved
+            )
+    elif config.model.bigram and config.model.bigram_init == "counts":
+        log.info("the bigram table starts from counted pairs of characters: the model knows them before its first step")
 
 
 def before_any_run(config: Any, sweeping: bool) -> list[str]:

@@ -28,6 +28,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from configs.overrides import OverrideReader, override_of, yaml_groups
+from configs.runs import folder_to_resume
 from configs.schema import UserError, options, problems
 
 CONFIGS = Path(__file__).parent
@@ -65,7 +66,9 @@ class CommandLine:
         self.sweeping = parsed.multirun
         folders = [CONFIGS, Path(parsed.config_dir)] if parsed.config_dir else [CONFIGS]
         self.search_path = [f"file://{folder.absolute()}" for folder in folders[1:]]
-        groups = yaml_groups(*folders) if self.writes_runs else {}
+        groups = yaml_groups(*folders)
+        if not self.writes_runs:  # presets are of training
+            groups = {group: choices for group, choices in groups.items() if hasattr(self.schema(), group)}
         if parsed.help:
             print(self._help(groups), flush=True)
             sys.exit()
@@ -186,11 +189,7 @@ class CommandLine:
         if config.get("resume") is not None:
             if self.sweeping or typed:
                 raise UserError("resume= goes on in the run's own folder: leave out -m and hydra.run.dir")
-            named = Path(config.resume)
-            folder = named.parent if named.name == "last.pt" else named
-            if not (folder / "last.pt").is_file():
-                raise UserError(f"resume={config.resume} is neither a run folder with a last.pt in it nor a last.pt")
-            return override_of(key, str(folder))
+            return override_of(key, str(folder_to_resume(config.resume)))
         folder = Path(OmegaConf.select(config, key))
         self.created = [place for place in (folder, *folder.parents) if not place.exists()]
         if not typed:

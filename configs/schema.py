@@ -126,6 +126,7 @@ class TrainerConfig:
         None, "processor threads; null: one a core", least=1, most=1024, also="num_threads num_workers"
     )
     compile: bool = option(False, "torch.compile the model: slow to start, then faster")
+    deterministic: bool = option(False, "the same bits each time on a GPU too (a CPU has them anyway)")
 
 
 @dataclass
@@ -135,7 +136,7 @@ class TrainConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     seed: int = option(1337, "of the weights, the batches and dropout", least=0, most=2**31 - 1)
-    resume: str | None = option(None, "a run folder or its last.pt: go on with that run", free_text=True)
+    resume: str | None = option(None, "go on with a run: its folder, or latest", free_text=True)
 
 
 @dataclass
@@ -157,14 +158,40 @@ class SampleConfig:
     device: str = option("cpu", "auto, cpu, cuda, cuda:1, mps")
 
 
+@dataclass
+class OtherTextConfig:
+    name: str | None = option(None, "null: the checkpoint's own", choices=("tiny_shakespeare", "text", "playlet"))
+    path: str | None = option(None, "a UTF-8 text file", free_text=True, also="file text input dataset")
+    validation_fraction: float | None = option(None, "null: as in training", above=0, below=1)
+
+
+@dataclass
+class EvaluateConfig:
+    checkpoint: str | None = option(
+        None, "file or run folder; null: the newest run", free_text=True, also="ckpt model path"
+    )
+    data: OtherTextConfig = field(default_factory=OtherTextConfig)
+    split: str | None = option(
+        None, "null: validation; of any other text all", choices=("train", "validation", "all"), also="part"
+    )
+    stride: int | None = option(
+        None, "characters from window to window; null: block_size", least=1, also="step overlap"
+    )
+    on_unknown: str = option("error", "what to do with characters never seen", choices=("error", "skip"))
+    json: bool = option(False, "print one line of JSON", also="format")
+    device: str = option("auto", "auto, cpu, cuda, cuda:1, mps")
+
+
 def literal(text: str) -> str:
     """Text that OmegaConf will read as exactly this, and not as an interpolation where it holds ${."""
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", text)  # a backslash before ${ is halved on reading, as are those before it
 
 
 def problems(config: object) -> list[str]:
-    """Everything wrong with the values of a TrainConfig or SampleConfig, one sentence each; empty if all is well."""
+    """Everything wrong with the values of a script's configuration, one sentence each; empty if all is well."""
     found = [problem for key, value, metadata in _leaves(config) for problem in _limit_problems(key, value, metadata)]
+    if isinstance(config, TrainConfig | EvaluateConfig):
+        found += _data_problems(config.data)
     if isinstance(config, TrainConfig):
         found += _train_problems(config)
     elif isinstance(config, SampleConfig) and config.prompt is not None and config.prompt_file is not None:
@@ -213,6 +240,13 @@ def _limit_problems(key: str, value: Any, metadata: Any) -> Iterator[str]:
         yield f"{key}={value} is refused: it must be {wanted or 'a finite number'}"
 
 
+def _data_problems(data: DataConfig | OtherTextConfig) -> Iterator[str]:
+    if data.name == "text" and not data.path:
+        yield "data=text needs a file: add data.path=FILE"
+    if data.name == "playlet" and data.path is not None:
+        yield f"data=playlet writes its own text and cannot read data.path={data.path}: use data=text"
+
+
 def _train_problems(config: TrainConfig) -> Iterator[str]:
     model, data, trainer = config.model, config.data, config.trainer
     if not re.fullmatch(r"[\w.-]+", model.name, re.ASCII):
@@ -228,10 +262,6 @@ def _train_problems(config: TrainConfig) -> Iterator[str]:
             yield "model.attention=uniform has no queries or keys to turn: set model.positions to learned or none"
         if model.qk_norm:
             yield "model.attention=uniform has no queries or keys to normalise: set model.qk_norm=false"
-    if data.name == "text" and not data.path:
-        yield "data=text needs a file: add data.path=FILE"
-    if data.name == "playlet" and data.path is not None:
-        yield f"data=playlet writes its own text and cannot read data.path={data.path}: use data=text"
     if not data.urls or not all(isinstance(url, str) for url in data.urls):
         yield f"data.urls={data.urls} is refused: it must be a list of at least one address"
     if trainer.batch_size >= 1 and trainer.grad_accumulation >= 1 and trainer.batch_size % trainer.grad_accumulation:

@@ -58,21 +58,33 @@ def load(config: DataConfig, block_size: int) -> Corpus:
 
     Raises UserError if the text cannot be had, is not UTF-8, or is too short for windows of block_size.
     """
-    nats = None
-    if config.name == "playlet":
-        text, nats = playlet.write(config.characters)
-    elif config.name == "text":
-        text = read_text(Path(config.path or ""))
-    else:
-        text = tiny_shakespeare(config)
-    split = int(len(text) * (1 - config.validation_fraction))
+    text, nats = read(config)
+    split = validation_start(text, config)
     _refuse_too_short(len(text), split, block_size, config.validation_fraction)
     tokenizer = Tokenizer.of(text)
     ids = tokenizer.encode(text)
     # The first validation character is nobody's target: predicting it would need the training part.
     floor = None if nats is None else float(nats[split + 1 :].mean())
-    name = Path(config.path).stem if config.name == "text" and config.path else config.name
-    return Corpus(name, _sha256(text), tokenizer, ids[:split], ids[split:], floor)
+    return Corpus(name_of(config), sha256(text), tokenizer, ids[:split], ids[split:], floor)
+
+
+def read(config: DataConfig) -> tuple[str, NDArray[np.float64] | None]:
+    """The text that the configuration names and, where they are known, the true nats of each of its characters."""
+    if config.name == "playlet":
+        return playlet.write(config.characters)
+    if config.name == "text":
+        return read_text(Path(config.path or "")), None
+    return tiny_shakespeare(config), None
+
+
+def validation_start(text: str, config: DataConfig) -> int:
+    """Where the validation part of a text begins."""
+    return int(len(text) * (1 - config.validation_fraction))
+
+
+def name_of(config: DataConfig) -> str:
+    """What tables call the text."""
+    return Path(config.path).stem if config.name == "text" and config.path else config.name
 
 
 def read_text(path: Path) -> str:
@@ -129,14 +141,14 @@ def tiny_shakespeare(config: DataConfig) -> str:
             text = read_text(Path(named))
         except UserError as error:
             raise UserError(f"{error} (named by data.path or the environment variable TINY_SHAKESPEARE)") from error
-        if _sha256(text) != TINY_SHAKESPEARE_SHA256:
+        if sha256(text) != TINY_SHAKESPEARE_SHA256:
             raise UserError(
-                f"{named} is not Tiny Shakespeare (SHA-256 {_sha256(text)}): to train on it, use data=text data.path={named}"
+                f"{named} is not Tiny Shakespeare (SHA-256 {sha256(text)}): to train on it, use data=text data.path={named}"
             )
         return text
     if CACHE.is_file():
         text = read_text(CACHE)
-        if _sha256(text) == TINY_SHAKESPEARE_SHA256:
+        if sha256(text) == TINY_SHAKESPEARE_SHA256:
             return text
         log.warning("%s is damaged: downloading it again", CACHE)
     text = _download(tuple(config.urls), config.timeout)
@@ -217,5 +229,6 @@ def _refuse_too_short(characters: int, split: int, block_size: int, fraction: fl
         )
 
 
-def _sha256(text: str) -> str:
+def sha256(text: str) -> str:
+    """What tells a text from any other: the SHA-256 of its UTF-8."""
     return hashlib.sha256(text.encode("utf-8")).hexdigest()

@@ -19,7 +19,6 @@ from configs.schema import UserError
 from data.corpus import unescaped
 from data.tokenizer import Tokenizer
 from training import checkpoint as checkpoints
-from training.files import replacing
 from training.pictures import LONGEST_PROBE, attention_map
 
 
@@ -40,8 +39,7 @@ def main(arguments: list[str]) -> None:
     for layer, heads in enumerate(weights, start=1):
         maps = [attention_map(one, text, f"layer {layer}, head {head}") for head, one in enumerate(heads, start=1)]
         rows.append(np.concatenate(maps, axis=1))
-    with replacing(picture) as file:
-        Image.fromarray(np.concatenate(rows)).save(file, "PNG", optimize=True)
+    Image.fromarray(np.concatenate(rows)).save(picture, "PNG", optimize=True)
     print(f"drawn: {picture}")
 
 

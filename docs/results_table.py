@@ -8,7 +8,6 @@ Each folder holds one run. The loss is that of its best evaluation, the line is 
 
 import json
 import math
-import re
 import shlex
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from configs.command_line import run_script
 from configs.schema import UserError
 from training.files import write_text
+from training.previews import samples_by_step
 
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- results: made by docs/results_table.py -->\n", "<!-- end of results -->\n"
@@ -92,10 +92,7 @@ def written_line(folder: Path, step: int) -> str:
     samples = folder / "samples.txt"
     if not samples.exists():
         return ""
-    _, *parts = re.split(
-        r"^=== step (\d+), .* ===\n", samples.read_text(encoding="utf-8", errors="replace"), flags=re.MULTILINE
-    )
-    texts = dict(zip(map(int, parts[::2]), parts[1::2], strict=True))
+    texts = samples_by_step(samples.read_text(encoding="utf-8", errors="replace"))
     line = next((line for line in texts.get(step, "").splitlines() if len(line) >= 20), "")
     return code(line[:40]) if line else ""
 

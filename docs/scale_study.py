@@ -20,7 +20,6 @@ from torch import Tensor
 from configs.command_line import run_script
 from configs.schema import UserError
 from model.attention import plain_attention
-from training.files import replacing
 from training.pictures import chart
 
 HEAD_SIZES = (1, 4, 16, 64, 256, 1024)
@@ -44,8 +43,8 @@ def main(arguments: list[str]) -> None:
         "with the scale": [(row[0], row[4]) for row in rows],
     }
     title = f"entropy of the weights on {KEYS} keys, in nats"
-    with replacing(Path(*arguments) if arguments else PICTURE) as file:
-        Image.fromarray(chart(title, "head_size", curves, {"all weights equal": math.log(KEYS)})).save(file, "PNG")
+    picture = Image.fromarray(chart(title, "head_size", curves, {"all weights equal": math.log(KEYS)}))
+    picture.save(arguments[0] if arguments else PICTURE, "PNG")
 
 
 def study(head_size: int) -> tuple[float, float, float, float]:

@@ -36,6 +36,8 @@ KEYS = {
     "config",
     "step",
     "best",
+    "latest",
+    "points",
     "seconds",
     "optimizer",
     "random",

@@ -13,7 +13,7 @@ MAY_IMPORT = {
     "model": {"model", "configs.schema"},
     "training": {"training", "model", "data", "configs.schema"},
 }
-OURS = ("configs", "data", "model", "training", "train", "sample", "tests", "benchmarks", "docs")
+OURS = ("configs", "data", "model", "training", "train", "sample", "evaluate", "tests", "benchmarks", "docs")
 
 
 def imports(path: Path) -> set[str]:

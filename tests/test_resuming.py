@@ -1,10 +1,13 @@
 """Resuming: the run's own configuration, a few changes that are reported, and everything else refused by name."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
 from configs.schema import ModelConfig, TrainConfig, UserError, options
+from data.corpus import Corpus
+from data.tokenizer import Tokenizer
 from training.resuming import MAY_CHANGE, reasons_to_stay_ended, refuse_other_text, resumed_config
 
 SAVED = asdict(TrainConfig(model=ModelConfig(n_embd=32), seed=5))
@@ -55,20 +58,41 @@ def test_every_other_option_is_refused_by_name() -> None:
         assert key in str(error.value)
 
 
-def test_another_text_is_refused_with_every_difference() -> None:
-    saved = {"name": "a", "sha256": "1", "characters": 800, "vocab_size": 9}
-    refuse_other_text(saved, {**saved, "name": "renamed"})
-    with pytest.raises(UserError, match=r"sha256 was 1 and is 2; characters was 800 and is 720"):
-        refuse_other_text(saved, {**saved, "sha256": "2", "characters": 720})
+def test_another_text_is_refused_with_every_difference(corpus: Corpus) -> None:
+    saved = {"corpus": corpus.identity(), "vocabulary": corpus.tokenizer.vocabulary}
+    refuse_other_text(saved, replace(corpus, name="renamed"))
+    other = replace(
+        corpus, sha256="2", train=corpus.train[:800], tokenizer=Tokenizer(corpus.tokenizer.vocabulary[1:] + "é")
+    )
+    with pytest.raises(UserError) as error:
+        refuse_other_text(saved, other)
+    for words in ("sha256 was c8c8", "and is 2;", "characters was 20000 and is 2800"):
+        assert words in str(error.value)
+    assert "only the old text has '\\n'; only the new text has 'é'" in str(error.value)
+    with pytest.raises(UserError, match="only the new text has 'é'"):  # whatever the hash says
+        refuse_other_text(saved, replace(corpus, tokenizer=Tokenizer(corpus.tokenizer.vocabulary + "é")))
 
 
-def test_a_run_that_is_over_says_what_to_change() -> None:
+def test_a_run_that_is_over_says_what_to_change(tmp_path: Path) -> None:
     saved = {"step": 7, "seconds": {"train": 61.0}, "best": {"waited": 3}}
     config = TrainConfig()
-    assert reasons_to_stay_ended(saved, config) == []
+    (tmp_path / "summary.json").write_text('{"status": "finished"}')
+    assert reasons_to_stay_ended(saved, config, tmp_path) == []
     config.trainer.max_steps, config.trainer.max_minutes, config.trainer.patience = 7, 1.0, 3
-    reasons = "; ".join(reasons_to_stay_ended(saved, config))
+    reasons = "; ".join(reasons_to_stay_ended(saved, config, tmp_path))
     for words in ("has done its 7 steps", "has used its 1 minutes", "no better for 3 evaluations"):
         assert words in reasons
     config.trainer.max_steps, config.trainer.max_minutes, config.trainer.patience = 8, 2.0, 4
-    assert reasons_to_stay_ended(saved, config) == []
+    assert reasons_to_stay_ended(saved, config, tmp_path) == []
+
+
+@pytest.mark.parametrize("summary", [None, "", "{}", "[]", '{"status": "interrupted"}', '{"status": "failed"}'])
+def test_a_run_that_was_stopped_before_its_summary_may_write_it(tmp_path: Path, summary: str | None) -> None:
+    saved = {"step": 7, "seconds": {"train": 61.0}, "best": {"waited": 3}}
+    config = TrainConfig()
+    config.trainer.max_steps, config.trainer.max_minutes, config.trainer.patience = 7, 1.0, 3
+    if summary is not None:
+        (tmp_path / "summary.json").write_text(summary)
+    assert reasons_to_stay_ended(saved, config, tmp_path) == []
+    config.trainer.max_steps = 6
+    assert "has done its 7 steps" in str(reasons_to_stay_ended(saved, config, tmp_path))

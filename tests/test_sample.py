@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from configs.schema import SampleConfig, UserError, problems
-from sample import find_checkpoint, main
+from sample import main
 from tests.scripts import ROOT, SMALL, environment, process, refused, script, start
 
 VERSE = 'What\'s here? O Romeo, Romeo! a=b (hi) {x} [y] "Speak," said he; 50% #1 & é “x” 日本 🙂\ttab\n'
@@ -102,23 +101,6 @@ def test_unknown_characters_are_listed_or_dropped(trained: Path) -> None:
     assert text_of(trained, prompt="the 🙂storm", length=0, on_unknown="drop") == "the storm"
 
 
-def test_the_newest_run_is_taken_and_folders_are_understood(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(trained.parents[1])
-    best = trained / "best.pt"
-    assert find_checkpoint(None).absolute() == best
-    assert find_checkpoint(str(trained)) == best
-    assert find_checkpoint(str(best)) == best
-
-
-def test_a_run_of_a_sweep_can_be_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for age, folder in enumerate(("runs/sweep/1_gpt", "runs/a", "runs/sweep/0_gpt", "runs/z")):
-        Path(folder).mkdir(parents=True)
-        (Path(folder) / "best.pt").touch()
-        os.utime(Path(folder) / "best.pt", (1000 - age, 1000 - age))
-    assert find_checkpoint(None) == Path("runs/sweep/1_gpt/best.pt")
-
-
 def test_same_seed_same_text_and_samples_do_not_depend_on_their_number(versed: Path) -> None:
     one, two, other = text_of(versed), text_of(versed, num_samples=2), text_of(versed, seed=2)
     assert text_of(versed) == one != other
@@ -149,8 +131,6 @@ def test_nonsense_is_refused_by_name_all_at_once(tmp_path: Path) -> None:
 def test_nothing_trained_is_said_with_the_place_looked_at(tmp_path: Path) -> None:
     refused(script("sample.py", cwd=tmp_path), f"no trained model in {tmp_path / 'runs'}", "python train.py")
     assert not list(tmp_path.iterdir())
-    with pytest.raises(UserError, match=r"checkpoint=gone\.pt does not exist"):
-        find_checkpoint("gone.pt")
 
 
 def test_damaged_files_are_refused_in_one_line(versed: Path, tmp_path: Path) -> None:

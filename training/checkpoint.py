@@ -1,70 +1,104 @@
 """Checkpoints: one file that holds everything a run or a sample needs, only tensors and plain types inside.
 
-Top-level keys: format, model (weights by name), sizes, vocabulary, corpus, config, step, best, seconds, optimizer, random,
-versions. `best.pt` has no optimizer and no random state: it is what one samples from and shares.
+Top-level keys: format, model (weights by name), sizes, vocabulary, corpus, config, step, best, latest, points, seconds,
+optimizer, random, versions. `best.pt` has no optimizer and no random state: it is what one samples from and shares.
+
+The file is a zip archive, as torch.save writes it, and the archive's comment holds the SHA-256 of all before it.
 """
 
+import hashlib
 import io
-import platform
 import warnings
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from configs.schema import ModelConfig, TrainConfig, UserError, problems
 from data.tokenizer import Tokenizer
 from model.language_model import LanguageModel
-from training.files import replacing
+from training.files import write_bytes
 
-FORMAT = 1
+FORMAT = 2
 _TYPES: dict[str, Any] = {
     "format": int, "model": dict, "sizes": dict, "vocabulary": str, "corpus": dict, "config": dict, "step": int,
-    "best": dict, "seconds": dict, "optimizer": dict | None, "random": dict | None, "versions": dict,
+    "best": dict, "latest": dict, "points": dict, "seconds": dict, "optimizer": dict | None, "random": dict | None,
+    "versions": dict,
 }  # fmt: skip
-_BEST = {"step": int, "loss_val": float, "waited": int}
-_SECONDS = {"train": float, "eval": float}
+_PARTS: dict[str, dict[str, Any]] = {
+    "best": {"step": int, "loss_val": float, "waited": int},
+    "latest": {"evaluated": int, "loss_train": float, "loss_val": float, "loss_val_by_position": list},
+    "seconds": {"train": float, "eval": float},
+}
 
 Checkpoint = dict[str, Any]
 
 
-def save(path: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint so that the path holds, at every moment, a whole file: the one before or this one.
+class Damaged(UserError):
+    """A checkpoint file that cannot be used; perhaps an older one can."""
+
+
+def save(path: Path, checkpoint: Checkpoint, previous: Path | None = None) -> None:
+    """Write a checkpoint; the one before goes on under the name `previous`, where that is given.
 
     Raises UserError that names path and cause where the file cannot be written; the file before is then untouched.
     """
-    try:
-        with replacing(path) as file:
-            torch.save(checkpoint, file)
-    except (OSError, RuntimeError) as error:  # torch turns a failed write into a RuntimeError
-        raise UserError(f"cannot save {path}: {_cause(error)}. What was saved before is unharmed") from error
+    buffer = io.BytesIO()
+    torch.save(checkpoint, buffer)
+    seal(buffer)
+    with buffer.getbuffer() as content:
+        write_bytes(path, content, previous)
+
+
+def seal(buffer: io.BytesIO) -> None:
+    """Add the checksum. A zip archive ends in two bytes, here zero, that count the characters of the comment after them."""
+    with buffer.getbuffer() as content:
+        end = _seal_of(content[:-2])
+    buffer.seek(-2, io.SEEK_END)
+    buffer.write(end)
+
+
+def _seal_of(content: bytes | memoryview) -> bytes:
+    comment = b"sha256:" + hashlib.sha256(content).hexdigest().encode()
+    return len(comment).to_bytes(2, "little") + comment
+
+
+_SEAL_LENGTH = len(_seal_of(b""))
 
 
 def load(path: Path) -> Checkpoint:
     """Read a checkpoint without running anything in it, its tensors on the CPU.
 
-    Raises UserError, in one sentence, for a file that is missing, damaged, or not one of ours.
+    Raises Damaged, in one sentence, for a file that is missing, not whole to the last bit, or not one of ours.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise Damaged(f"the checkpoint {path} is no file")
         raw = path.read_bytes()
     except OSError as error:
-        raise UserError(f"cannot read the checkpoint {path}: {error.strerror or error}") from error
+        raise Damaged(f"cannot read the checkpoint {path}: {error.strerror or error}") from error
+    if raw[-_SEAL_LENGTH:] != _seal_of(memoryview(raw)[:-_SEAL_LENGTH]):
+        raise Damaged(f"{path} is no checkpoint, or a damaged one (its checksum is not right): nothing in it was run")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch muses about odd files before it refuses them
             checkpoint = torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
     except Exception as error:  # the many ways in which torch reports a file that is no checkpoint
-        raise UserError(f"{path} is no checkpoint, or a damaged one: nothing in it was run") from error
+        raise Damaged(f"{path} holds more than tensors and plain values: nothing in it was run") from error
     if isinstance(checkpoint, dict) and isinstance(checkpoint.get("format"), int) and checkpoint["format"] != FORMAT:
-        raise UserError(f"{path} has checkpoint format {checkpoint['format']}, and this version reads format {FORMAT}")
-    if not (_has(checkpoint, _TYPES) and _has(checkpoint["best"], _BEST) and _has(checkpoint["seconds"], _SECONDS)):
-        raise UserError(f"{path} is not a checkpoint of this project, or a damaged one")
+        raise Damaged(f"{path} has checkpoint format {checkpoint['format']}, and this version reads format {FORMAT}")
+    if not (_has(checkpoint, _TYPES) and all(_has(checkpoint[part], types) for part, types in _PARTS.items())):
+        raise Damaged(f"{path} is not a checkpoint of this project, or a damaged one")
     return checkpoint
 
 
 def model_from(checkpoint: Checkpoint, path: Path) -> LanguageModel:
-    """The model of a loaded checkpoint, with its weights. Raises UserError if they do not fit the sizes beside them."""
+    """The model of a loaded checkpoint, with its weights; no random number of the caller's is drawn.
+
+    Raises Damaged if the weights do not fit the sizes beside them, or are not finite.
+    """
     try:
         sizes = dict(checkpoint["sizes"])
         vocab_size = sizes.pop("vocab_size")
@@ -74,18 +108,40 @@ def model_from(checkpoint: Checkpoint, path: Path) -> LanguageModel:
         config = ModelConfig(**sizes)
         if found := problems(TrainConfig(model=config)):
             raise ValueError(found[0])
-        model = LanguageModel(config, vocab_size)
+        with torch.random.fork_rng(devices=[]):  # building one draws weights, to be replaced
+            model = LanguageModel(config, vocab_size)
         model.load_state_dict(checkpoint["model"])
     except Exception as error:
-        raise UserError(f"{path} is damaged: its weights and sizes do not belong together") from error
-    if not all(bool(torch.isfinite(weight).all()) for weight in model.parameters()):
-        raise UserError(f"{path} holds weights that are not finite numbers")
+        raise Damaged(f"{path} is damaged: its weights and sizes do not belong together") from error
+    if not has_finite_weights(model):
+        raise Damaged(f"{path} holds weights that are not finite numbers")
     return model
 
 
+def restore_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+    """Give an optimizer its saved memory; its rates stay those of the configuration, which may have changed.
+
+    Raises ValueError, KeyError, TypeError or AttributeError if the memory is not of this optimizer's parameters.
+    """
+    state, groups = saved["state"], optimizer.state_dict()["param_groups"]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, memory in state.items():  # torch would take any shape, and fail at the next step
+        for value in memory.values():
+            if value.dim() and (value.shape != parameters[number].shape or not bool(torch.isfinite(value).all())):
+                raise ValueError(f"parameter {number} has a memory of another shape, or one that is not finite")
+    if state and len(state) != len(parameters):
+        raise ValueError(f"a memory for {len(state)} of {len(parameters)} parameters")
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def has_finite_weights(model: torch.nn.Module) -> bool:
+    """Whether every weight is a finite number."""
+    return all(bool(torch.isfinite(weight).all()) for weight in model.parameters())
+
+
 def versions() -> dict[str, str]:
-    """What wrote a checkpoint."""
-    return {"python": platform.python_version(), "torch": str(torch.__version__)}
+    """The libraries whose versions may change the numbers of a run."""
+    return {"torch": str(torch.__version__), "numpy": np.__version__}
 
 
 def random_state(device: torch.device) -> dict[str, torch.Tensor | None]:
@@ -104,13 +160,3 @@ def restore_random_state(state: dict[str, torch.Tensor | None], device: torch.de
 
 def _has(value: Any, types: dict[str, Any]) -> bool:
     return isinstance(value, dict) and all(key in value and isinstance(value[key], types[key]) for key in types)
-
-
-def _cause(error: Exception) -> str:
-    """The operating system's words for a failed write, also where torch has wrapped them."""
-    inner: BaseException | None = error
-    while inner is not None:
-        if isinstance(inner, OSError):
-            return inner.strerror or str(inner)
-        inner = inner.__context__
-    return str(error).splitlines()[0]

@@ -26,6 +26,17 @@ class Setup:
     threads: int
     reasons: str
 
+    def facts(self) -> dict[str, str]:
+        """What the last digits of a result depend on, for the next who computes it."""
+        gpu = self.device.type == "cuda"
+        return {
+            "device": self.device.type,
+            "processor": torch.cuda.get_device_name(self.device) if gpu else torch.backends.cpu.get_cpu_capability(),
+            "precision": _name(self.precision),
+            "attention": self.attention_path,
+            "threads": str(self.threads),
+        }
+
     def forward_precision(self) -> AbstractContextManager[object]:
         """Run a forward pass under this: matrix products in `precision`, sums and losses in float32."""
         if self.precision == torch.float32:
@@ -33,19 +44,28 @@ class Setup:
         return torch.autocast(self.device.type, dtype=self.precision)
 
 
-def choose_setup(config: TrainerConfig) -> Setup:
-    """Choose device, precision, attention path and threads and tell torch. Raises UserError for a device that is not here."""
-    device, device_reason = choose_device(config.device, "trainer.device")
+def choose_setup(config: TrainerConfig, device_key: str = "trainer.device") -> Setup:
+    """Choose device, precision, attention path and threads and tell torch.
+
+    Raises UserError, which speaks of the option `device_key`, for a device that is not here.
+    """
+    device, device_reason = choose_device(config.device, device_key)
     precision, precision_reason = _choose_precision(config.precision, device)
     path, path_reason = _choose_attention_path(config.attention_path, device, precision)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = config.threads or cores
     torch.set_num_threads(threads)
+    if config.deterministic != torch.are_deterministic_algorithms_enabled():  # to ask takes torch two seconds
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
+        torch.use_deterministic_algorithms(config.deterministic)
     threads_reason = "as asked" if config.threads else "one for each core of this process"
     reasons = (
-        f"device {device} ({device_reason}), precision {str(precision).removeprefix('torch.')} ({precision_reason}), "
+        f"device {device} ({device_reason}), precision {_name(precision)} ({precision_reason}), "
         f"attention {path} ({path_reason}), threads {threads} ({threads_reason})"
     )
+    if device.type != "cpu":
+        repeatable = "deterministic kernels only, as asked" if config.deterministic else "not the same bits every time"
+        reasons += f", {repeatable} (trainer.deterministic)"
     return Setup(device, precision, path, threads, reasons)
 
 
@@ -70,6 +90,10 @@ def choose_device(name: str, key: str) -> tuple[torch.device, str]:
     if kind == "mps" and not torch.backends.mps.is_available():
         raise UserError(f"{key}={name}: torch finds no Apple GPU here. Use {key}=auto or {key}=cpu")
     return torch.device(name), "as asked"
+
+
+def _name(precision: torch.dtype) -> str:
+    return str(precision).removeprefix("torch.")
 
 
 def _choose_precision(name: str, device: torch.device) -> tuple[torch.dtype, str]:
@@ -102,8 +126,8 @@ _SHORTAGES = ("allocate memory", "Storage size calculation overflowed", "invalid
 
 
 @contextmanager
-def memory_shortage_in_words() -> Iterator[None]:
-    """Turn the several ways in which torch says that memory does not suffice into one UserError."""
+def torch_errors_in_words() -> Iterator[None]:
+    """Turn the several ways in which torch says that memory does not suffice, or what it cannot repeat, into a UserError."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -111,6 +135,9 @@ def memory_shortage_in_words() -> Iterator[None]:
             raise UserError(
                 "memory does not suffice: choose smaller sizes, or for training a larger trainer.grad_accumulation"
             ) from error
+        if "deterministic" in str(error):
+            reason = str(error).split(". ")[0]
+            raise UserError(f"trainer.deterministic=true cannot be honoured here: {reason}") from error
         raise
 
 

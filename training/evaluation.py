@@ -1,6 +1,7 @@
-"""The loss on a whole split: exact, in order, without a random number."""
+"""The loss on a whole text: exact, in order, without a random number."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,7 @@ class Evaluation:
     nats: float
     characters: int
     nats_by_position: list[float]  # [t]: the mean where the model saw t + 1 characters
+    characters_by_position: list[int]  # [t]: over how many
 
     @property
     def bits_per_char(self) -> float:
@@ -28,37 +30,64 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(
-    model: LanguageModel, ids: Tensor, setup: Setup, characters_at_once: int = _CHARACTERS_AT_ONCE
+    model: LanguageModel,
+    ids: Tensor,
+    setup: Setup,
+    stride: int | None = None,
+    between: Callable[[int], object] = lambda counted: None,
+    characters_at_once: int = _CHARACTERS_AT_ONCE,
 ) -> Evaluation:
     """The mean of -log P over every character of ids (N,) but the first, which nothing precedes; N at least 2.
 
-    The text is cut into windows of block_size that do not overlap, the last one as short as it comes, so each character
-    is counted once. Sums are kept in float64. The model's mode is put back, even after an exception.
+    Windows of block_size begin every `stride` characters, 1 to block_size, the last one as short as it comes. Each
+    character is counted once, in the first window that reaches it: those of the first window see what precedes them, all
+    others at least block_size - stride + 1 characters. Without a stride the windows do not overlap.
+
+    Sums are kept in float64. `between` is called before each batch with the number of characters counted so far, and what
+    it raises ends the evaluation. The model's mode is put back, even then.
     """
     block_size = model.config.block_size
+    stride = stride or block_size
+    seen_before = block_size - stride  # positions of a window that the one before has counted
     targets = len(ids) - 1
-    whole = targets // block_size
+    whole = max(0, (targets - block_size) // stride + 1)
     sums = torch.zeros(block_size, dtype=torch.float64)
-    counts = torch.full((block_size,), whole, dtype=torch.float64)
+    counts = torch.zeros(block_size, dtype=torch.int64)
+    window = torch.arange(block_size + 1)
     with evaluating(model):
-        inputs = ids[: whole * block_size].view(whole, block_size)
-        wanted = ids[1 : whole * block_size + 1].view(whole, block_size)
         windows_at_once = max(1, characters_at_once // block_size)
         for first in range(0, whole, windows_at_once):
-            part = slice(first, first + windows_at_once)
-            sums += _nats(model, inputs[part], wanted[part], setup).sum(0)
-        rest = targets - whole * block_size
+            between(int(counts.sum()))
+            starts = torch.arange(first, min(first + windows_at_once, whole)) * stride
+            nats = _nats(model, ids[starts[:, None] + window], setup)
+            sums[seen_before:] += nats[:, seen_before:].sum(0)
+            counts[seen_before:] += len(nats)
+            if first == 0:
+                sums[:seen_before] += nats[0, :seen_before]
+                counts[:seen_before] += 1
+        rest = targets - int(counts.sum())
         if rest:
-            sums[:rest] += _nats(model, ids[-rest - 1 : -1][None], ids[-rest:][None], setup)[0]
-            counts[:rest] += 1
-    seen = int((counts > 0).sum())
-    return Evaluation(float(sums.sum() / targets), targets, (sums[:seen] / counts[:seen]).tolist())
+            nats = _nats(model, ids[whole * stride :][None], setup)[0]
+            uncounted = slice(len(nats) - rest, len(nats))
+            sums[uncounted] += nats[uncounted]
+            counts[uncounted] += 1
+    reached = int((counts > 0).sum())
+    by_position = (sums[:reached] / counts[:reached]).tolist()
+    return Evaluation(float(sums.sum() / targets), targets, by_position, counts[:reached].tolist())
 
 
-def _nats(model: LanguageModel, inputs: Tensor, wanted: Tensor, setup: Setup) -> Tensor:
-    """-log P (windows, T) in float64 of each wanted character."""
-    inputs, wanted = inputs.to(setup.device).long(), wanted.to(setup.device).long()
+def position_groups(length: int) -> list[slice]:
+    """Positions 1, 2, 3 to 4, 5 to 8 and so on, as slices from 0: single positions are too noisy to be compared."""
+    return [slice(0, 1)] + [
+        slice(2**power, min(2 ** (power + 1), length)) for power in range((length - 1).bit_length())
+    ]
+
+
+def _nats(model: LanguageModel, windows: Tensor, setup: Setup) -> Tensor:
+    """-log P (W, T) in float64 of each character of windows (W, T + 1) but the first."""
+    windows = windows.to(setup.device).long()
     with setup.forward_precision():
-        logits = model(inputs)
+        logits = model(windows[:, :-1])
+    wanted = windows[:, 1:]
     nats = F.cross_entropy(logits.float().flatten(0, 1), wanted.flatten(), reduction="none")
     return nats.view(wanted.shape).cpu().double()

@@ -9,6 +9,10 @@ from typing import Any
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
+class Stopped(Exception):
+    """A signal came while something was under way that need not be ended."""
+
+
 class StopSignal:
     """While entered, a first signal is kept in `received` for the loop to see; a second one quits at once."""
 
@@ -32,6 +36,11 @@ class StopSignal:
         self.received = number
         with contextlib.suppress(OSError):  # not print: the signal may come in the middle of one
             os.write(2, b"\nstopping after this step; again to quit at once\n")
+
+    def check(self) -> None:
+        """Raises Stopped once a signal has come."""
+        if self.received is not None:
+            raise Stopped
 
     @property
     def exit_status(self) -> int:

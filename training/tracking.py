@@ -17,6 +17,7 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 from tqdm import tqdm
 
+from configs.schema import UserError
 from training.files import write_text
 from training.pictures import Picture
 
@@ -33,12 +34,27 @@ class _AboveTheBar(logging.Handler):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
+class _LogFile(logging.FileHandler):
+    """train.log. Where it takes no more lines, that is said once; what matters is saved elsewhere, or refused there."""
+
+    full = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        if not self.full:
+            self.full = True
+            tqdm.write(f"cannot write {self.baseFilename}: {sys.exc_info()[1]}", file=sys.stderr)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            super().close()
+
+
 @contextlib.contextmanager
 def logging_to(folder: Path) -> Iterator[None]:
     """Send log lines to standard error and to train.log in the run folder, as long as this is entered."""
     root = logging.getLogger()
     screen = _AboveTheBar()
-    file = logging.FileHandler(folder / "train.log", encoding="utf-8", errors="backslashreplace", delay=True)
+    file = _LogFile(folder / "train.log", encoding="utf-8", errors="backslashreplace", delay=True)
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     level = root.level
     root.setLevel(logging.INFO)
@@ -65,40 +81,43 @@ def progress_bar(total: int, done: int) -> "tqdm[Any]":
 class Tracker:
     """TensorBoard's view of one run: its curves, texts and hyperparameters, written into the run folder itself."""
 
-    def __init__(
-        self, folder: Path, hyperparameters: dict[str, Any], metrics: list[str], resumed_at: int | None
-    ) -> None:
+    def __init__(self, folder: Path, hyperparameters: dict[str, Any], metrics: list[str], step: int) -> None:
         """Open the run's events and its row in the HPARAMS tab, whose `metrics` are tags of the run's own curves.
 
-        Of a run resumed at a step, the points after that step are taken back. torch's own add_hparams is no help: it
-        would open a second run for the row.
+        What is there already of this step and later ones is taken back. torch's own add_hparams is no help: it would open
+        a second run for the row.
         """
-        purge = None if resumed_at is None else resumed_at + 1
-        self.writer = SummaryWriter(str(folder), flush_secs=_FLUSH_SECONDS, purge_step=purge)
+        self.folder = folder
         plain = {
             key: value if isinstance(value, bool | int | float) else _utf8(str(value))
             for key, value in hyperparameters.items()
         }
         experiment, start, self._end = hparams(plain, dict.fromkeys(metrics, 0.0))
-        self._add_to_file(experiment)
-        self._add_to_file(start)
+        with self._writing():
+            self.writer = SummaryWriter(str(folder), flush_secs=_FLUSH_SECONDS, purge_step=step)
+            self._add_to_file(experiment)
+            self._add_to_file(start)
 
     def scalars(self, values: dict[str, float], step: int) -> None:
         """One point of each named curve."""
-        for tag, value in values.items():
-            self.writer.add_scalar(tag, value, step)
+        with self._writing():
+            for tag, value in values.items():
+                self.writer.add_scalar(tag, value, step)
 
     def text(self, tag: str, text: str, step: int) -> None:
         """A text panel. Four spaces before each line keep TensorBoard's Markdown away from it."""
-        self.writer.add_text(tag, "\n".join("    " + line for line in _utf8(text).split("\n")), step)
+        with self._writing():
+            self.writer.add_text(tag, "\n".join("    " + line for line in _utf8(text).split("\n")), step)
 
     def picture(self, tag: str, picture: Picture, step: int) -> None:
         """An image (height, width, 3) of bytes."""
-        self.writer.add_image(tag, picture, step, dataformats="HWC")
+        with self._writing():
+            self.writer.add_image(tag, picture, step, dataformats="HWC")
 
     def flush(self) -> None:
         """Make everything so far visible."""
-        self.writer.flush()
+        with self._writing():
+            self.writer.flush()
 
     def close(self, succeeded: bool) -> None:
         """End the row in the HPARAMS tab, well or badly, and write out what is still in memory."""
@@ -107,8 +126,17 @@ class Tracker:
             end = HParamsPluginData.FromString(plugin.content)
             end.session_end_info.status = api_pb2.STATUS_FAILURE
             plugin.content = end.SerializeToString()
-        self._add_to_file(self._end)
-        self.writer.close()
+        with self._writing():
+            self._add_to_file(self._end)
+            self.writer.close()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Name the file in what the operating system says; it may speak of what was to be written some time before."""
+        try:
+            yield
+        except OSError as error:
+            raise UserError(f"cannot write {self.folder}/events.*: {error.strerror or error}") from error
 
     def _add_to_file(self, summary: Any) -> None:
         self.writer._get_file_writer().add_summary(summary)

@@ -1,0 +1,172 @@
+"""The exact loss of a trained model on a text.
+
+The commands that people need first:
+
+    python evaluate.py                                     the newest run's best model, on its validation part
+    python evaluate.py checkpoint=runs/NAME stride=1       each character after as many others as the model can see
+    python evaluate.py data.path=other.txt                 on any other text, all of it
+    python evaluate.py split=train json=true               for scripts: one line of JSON
+
+Without a stride, this is the number that training reported. Figures go to standard output, everything else to standard error.
+"""
+
+import os
+import signal
+import sys
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # nothing is lost, and no traceback is needed
+
+from configs.command_line import CommandLine
+from configs.runs import checkpoint_to_read
+from configs.schema import DataConfig, EvaluateConfig, OtherTextConfig, UserError
+
+COMMAND_LINE = CommandLine("evaluate", EvaluateConfig, __doc__)
+if __name__ == "__main__":  # help and refusals do not wait for torch
+    COMMAND_LINE.prepare(sys.argv[1:])
+
+import json
+import math
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from data import corpus as texts
+from data.tokenizer import Tokenizer
+from training import checkpoint as checkpoints
+from training.device import choose_setup, torch_errors_in_words
+from training.evaluation import Evaluation, evaluate, position_groups
+from training.resuming import configuration_of
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is to be evaluated: a part of a text, as ids that the model knows."""
+
+    name: str  # of the text
+    sha256: str  # of the whole text
+    split: str
+    learned: bool  # whether the model has been trained on any of it
+    ids: NDArray[np.integer]
+    skipped: dict[str, int]  # characters that the model does not know, and how many of each
+    floor: float | None  # true nats per character, where they are known
+
+
+def main(config: EvaluateConfig) -> None:
+    """Load a checkpoint and a text, and print the exact loss."""
+    with torch_errors_in_words():
+        path = checkpoint_to_read(config.checkpoint)
+        checkpoint = checkpoints.load(path)
+        trained = configuration_of(checkpoint["config"])
+        setup = choose_setup(replace(trained.trainer, device=config.device), "device")
+        model = checkpoints.model_from(checkpoint, path).to(setup.device)
+        model.use_attention(setup.attention_path)
+        block_size = model.config.block_size
+        stride = config.stride or block_size
+        if stride > block_size:
+            raise UserError(f"stride={stride} would leave characters out: at most model.block_size={block_size}")
+        part = part_of(config, checkpoint, text_to_read(trained.data, config.data))
+        with tqdm(total=len(part.ids) - 1, unit=" characters", disable=None, leave=False) as bar:
+            result = evaluate(
+                model, torch.from_numpy(part.ids), setup, stride, lambda counted: bar.update(counted - bar.n)
+            )
+    if not math.isfinite(result.nats):
+        raise UserError(f"{path} gives no finite loss on this text: its weights are damaged")
+    figures = {
+        "loss": result.nats,
+        "bits_per_char": result.bits_per_char,
+        "perplexity": math.exp(result.nats),
+        "characters": result.characters,
+        "stride": stride,
+        "split": part.split,
+        "corpus": {"name": part.name, "sha256": part.sha256},
+        "skipped": part.skipped,
+        "floor": part.floor,
+        "checkpoint": str(path),
+        "step": checkpoint["step"],
+        "loss_by_position": result.nats_by_position,
+        "characters_by_position": result.characters_by_position,
+    }
+    if config.json:
+        print(json.dumps(figures, allow_nan=False), flush=True)
+    else:
+        print(f"{path}: {trained.model.name}, step {checkpoint['step']}, trained on {checkpoint['corpus']['name']}")
+        print("\n".join(table(part, result, stride, block_size)), flush=True)
+
+
+def text_to_read(own: DataConfig, asked: OtherTextConfig) -> DataConfig:
+    """The checkpoint's own text but for what is asked for; a path alone means a text file."""
+    given = {key: value for key, value in asdict(asked).items() if value is not None}
+    if "path" in given:
+        given = {"name": "text", **given}
+    elif "name" in given:
+        given["path"] = None
+    return replace(own, **given)
+
+
+def part_of(config: EvaluateConfig, checkpoint: checkpoints.Checkpoint, data: DataConfig) -> Part:
+    """Read the text and cut out the part. Raises UserError for a text that the model cannot read or that is too short."""
+    text, nats = texts.read(data)
+    sha256 = texts.sha256(text)
+    own = sha256 == checkpoint["corpus"]["sha256"]
+    trained_fraction = checkpoint["config"]["data"]["validation_fraction"]
+    if own and data.validation_fraction != trained_fraction:
+        raise UserError(
+            f"data.validation_fraction={data.validation_fraction} would mix the parts of the model's own text: "
+            f"it was trained with {trained_fraction}"
+        )
+    if not own and config.data == OtherTextConfig():
+        raise UserError(
+            f"{texts.name_of(data)} is not any more the text that the model was trained on: to evaluate it all the same, "
+            "name it with data.path=FILE"
+        )
+    split = config.split or ("validation" if own else "all")
+    start = texts.validation_start(text, data)
+    place = {"train": slice(0, start), "validation": slice(start, None), "all": slice(0, None)}[split]
+    part = text[place]
+    tokenizer = Tokenizer(checkpoint["vocabulary"])
+    skipped = {character: part.count(character) for character in sorted(set(part) - set(tokenizer.vocabulary))}
+    if config.on_unknown == "skip":
+        part = part.translate(dict.fromkeys(map(ord, skipped)))
+    try:
+        ids = tokenizer.encode(part)
+    except UserError as error:
+        raise UserError(f"{error}. Leave them out, or add on_unknown=skip, which counts them apart") from None
+    if len(ids) < 2:
+        raise UserError(f"the {split} part has {len(ids)} characters that the model knows, and 2 are needed")
+    floor = None if nats is None or skipped else float(nats[place][1:].mean())
+    return Part(texts.name_of(data), sha256, split, own and split != "validation", ids, skipped, floor)
+
+
+def table(part: Part, result: Evaluation, stride: int, block_size: int) -> list[str]:
+    """The figures as lines for people."""
+    least = block_size - stride + 1
+    seen = (
+        "windows do not overlap" if stride == block_size else f"each sees at least {least}, but the first {block_size}"
+    )
+    learned = ", on which the model was trained" if part.learned else ""
+    lines = [f"{part.name}, {part.split}{learned}: {result.characters:,} characters predicted; stride {stride}, {seen}"]
+    if part.skipped:
+        signs = ", ".join(f"{character!r} {count:,}" for character, count in list(part.skipped.items())[:20])
+        more = f" and {len(part.skipped) - 20} other kinds" if len(part.skipped) > 20 else ""
+        lines.append(f"skipped, since the model has never seen them: {sum(part.skipped.values()):,} ({signs}{more})")
+    lines += ["", f"{'loss':<20}{result.nats:>10.4f}  nats per character"]
+    lines.append(f"{'':<20}{result.bits_per_char:>10.4f}  bits per character")
+    lines.append(f"{'perplexity':<20}{math.exp(result.nats):>10.4f}")
+    if part.floor is not None:
+        lines.append(f"{'true entropy':<20}{part.floor:>10.4f}  nats per character")
+    lines += ["", f"{'characters seen':<20}{'nats':>10}{'bits':>10}{'predicted':>14}"]
+    for group in position_groups(len(result.nats_by_position)):
+        counts, nats = result.characters_by_position[group], result.nats_by_position[group]
+        mean = sum(count * one for count, one in zip(counts, nats, strict=True)) / sum(counts)
+        first, last = group.start + 1, group.stop
+        name = str(first) if first == last else f"{first} to {last}"
+        lines.append(f"{name:<20}{mean:>10.4f}{mean / math.log(2):>10.4f}{sum(counts):>14,}")
+    return lines
+
+
+if __name__ == "__main__":
+    COMMAND_LINE.run(main)

@@ -1,0 +1,51 @@
+"""Which run, and which file of it, is meant."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from configs.runs import checkpoint_to_read, folder_to_resume, newest
+from configs.schema import UserError
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with runs, and a job of a sweep that is the newest of them."""
+    monkeypatch.chdir(tmp_path)
+    for age, folder in enumerate(("runs/sweep/1_gpt", "runs/a", "runs/sweep/0_gpt", "runs/z")):
+        Path(folder).mkdir(parents=True)
+        for name in ("best.pt", "last.pt"):
+            (Path(folder) / name).touch()
+            os.utime(Path(folder) / name, (1000 - age, 1000 - age))
+    return tmp_path
+
+
+def test_the_newest_run_may_be_a_job_of_a_sweep(home: Path) -> None:
+    assert newest("best.pt") == Path("runs/sweep/1_gpt/best.pt")
+    assert newest("nothing.pt") is None
+    assert checkpoint_to_read(None) == Path("runs/sweep/1_gpt/best.pt")
+    assert folder_to_resume("latest") == Path("runs/sweep/1_gpt")
+
+
+def test_folders_and_files_are_understood(home: Path) -> None:
+    assert checkpoint_to_read("runs/a") == checkpoint_to_read("runs/a/best.pt") == Path("runs/a/best.pt")
+    assert folder_to_resume("runs/a") == folder_to_resume("runs/a/last.pt") == Path("runs/a")
+    os.rename("runs/a/last.pt", "runs/a/previous.pt")
+    assert folder_to_resume("runs/a") == folder_to_resume("runs/a/previous.pt") == Path("runs/a")
+
+
+def test_what_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="no trained model in .*runs: train one with python train.py"):
+        checkpoint_to_read(None)
+    with pytest.raises(UserError, match=r"checkpoint=gone\.pt does not exist"):
+        checkpoint_to_read("gone.pt")
+    with pytest.raises(UserError, match="there is no run in .*runs"):
+        folder_to_resume("latest")
+    with pytest.raises(UserError, match="resume=gone is neither a run folder"):
+        folder_to_resume("gone")
+    Path("begun").mkdir()
+    Path("begun/config.yaml").touch()
+    with pytest.raises(UserError, match="stopped before it saved anything, so start it again"):
+        folder_to_resume("begun")
