@@ -1,11 +1,14 @@
 """Checkpoints: whole or not there, plain inside, and every other file refused without running anything in it."""
 
 import errno
+import hashlib
+import io
 import os
 import pickle
 import resource
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,10 @@ import pytest
 import torch
 
 from configs.schema import TrainConfig, UserError
+from data import corpus as texts
 from data.corpus import Corpus
 from training import checkpoint as checkpoints
+from training.resuming import configuration_of
 from training.run import Run
 
 
@@ -83,6 +88,12 @@ class Bomb:
         return os.system, (f"touch '{self.marker}'",)
 
 
+def sealed(raw: bytes) -> bytes:
+    buffer = io.BytesIO(raw)
+    checkpoints.seal(buffer)
+    return buffer.getvalue()
+
+
 def bad_files(folder: Path, good: bytes) -> dict[str, Path]:
     """Files that are no checkpoints, each in its own way."""
     content = torch.load(folder / "last.pt", weights_only=True)
@@ -90,20 +101,23 @@ def bad_files(folder: Path, good: bytes) -> dict[str, Path]:
         "bomb": {**content, "versions": Bomb(folder / "marker")},
         "a list": [1, 2, 3],
         "no keys": {"format": 1},
-        "newer": {**content, "format": 2},
+        "newer": {**content, "format": checkpoints.FORMAT + 1},
         "no number": {**content, "format": "1"},
         **{f"{key} of another type": {**content, key: 1.5} for key in content},
         "best without a loss": {**content, "best": {"step": 1, "waited": 0}},
     }
     files = {name: folder / f"{name}.pt" for name in odd}
     for name, path in files.items():
-        torch.save(odd[name], path)
+        checkpoints.save(path, odd[name])  # with a good checksum, so that this is not what saves us
     raw = {
         "empty": b"",
         "text": b"To be, or not to be",
         "half": good[: len(good) // 2],
         "zeros": bytes(len(good)),
         "plain pickle bomb": pickle.dumps(Bomb(folder / "marker")),
+        "pickle bomb with a good checksum": sealed(pickle.dumps(Bomb(folder / "marker")) + b"\0\0"),
+        "no checksum": good[:-75] + b"\0\0",
+        "more behind": good + b"\n",
     }
     for name, data in raw.items():
         files[name] = folder / f"{name}.pt"
@@ -119,6 +133,34 @@ def test_what_is_no_checkpoint_is_refused_and_runs_nothing(run: Run) -> None:
         assert str(path) in str(error.value), name
         assert "\n" not in str(error.value), name
     assert not (run.folder / "marker").exists()
+
+
+def test_every_byte_counts(run: Run) -> None:
+    run.save()
+    path = run.folder / "last.pt"
+    good = path.read_bytes()
+    for place in [*range(0, len(good), 997), *range(len(good) - 100, len(good))]:
+        path.write_bytes(good[:place] + bytes([good[place] ^ 4]) + good[place + 1 :])
+        with pytest.raises(checkpoints.Damaged, match="checksum is not right"):
+            checkpoints.load(path)
+    path.write_bytes(good)
+    checkpoints.load(path)
+
+
+def test_the_checksum_is_the_comment_of_a_zip_archive_like_any_other(run: Run) -> None:
+    run.save()
+    with zipfile.ZipFile(run.folder / "last.pt") as archive:
+        assert archive.testzip() is None
+        content = (run.folder / "last.pt").read_bytes()[: -len(archive.comment) - 2]
+        assert archive.comment.decode() == f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+@pytest.mark.parametrize("kind", ["folder", "fifo"])
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "last.pt"
+    path.mkdir() if kind == "folder" else os.mkfifo(path)
+    with pytest.raises(checkpoints.Damaged, match=r"last\.pt is no file"):
+        checkpoints.load(path)
 
 
 def test_the_bomb_would_go_off_in_an_unsafe_loader(run: Run) -> None:
@@ -171,10 +213,29 @@ def test_a_full_disk_leaves_the_file_before(run: Run) -> None:
     assert not list(run.folder.glob(".*.tmp"))
 
 
-def test_a_vanished_folder_is_named(small_config: TrainConfig, corpus: Corpus, tmp_path: Path) -> None:
-    run = Run(small_config, corpus, tmp_path / "gone")
+def test_a_vanished_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"last\.pt: No such file or directory"):
-        run.save()
+        checkpoints.save(tmp_path / "gone" / "last.pt", {})
+
+
+MEMORY_DAMAGE: dict[str, Any] = {
+    "another shape": lambda state: state[0].update(exp_avg=torch.zeros(3)),
+    "not finite": lambda state: state[0]["exp_avg_sq"].fill_(float("inf")),
+    "one missing": lambda state: state.pop(0),
+    "one too many": lambda state: state.update({99: state[0]}),
+    "no memory": lambda state: state.update({0: 1.5}),
+}
+
+
+@pytest.mark.parametrize("damage", MEMORY_DAMAGE)
+def test_a_memory_of_the_optimizer_that_does_not_belong_is_refused(trained: Path, damage: str) -> None:
+    saved = checkpoints.load(trained / "last.pt")
+    config = configuration_of(saved["config"])
+    corpus = texts.load(config.data, config.model.block_size)
+    Run(config, corpus, trained, saved)
+    MEMORY_DAMAGE[damage](saved["optimizer"]["state"])
+    with pytest.raises(checkpoints.Damaged, match="its optimizer or random state does not fit"):
+        Run(config, corpus, trained, saved)
 
 
 def test_random_states_come_back() -> None:
@@ -183,3 +244,10 @@ def test_random_states_come_back() -> None:
     drawn = torch.rand(3)
     checkpoints.restore_random_state(state, cpu)
     assert torch.equal(torch.rand(3), drawn)
+
+
+def test_a_model_comes_back_without_a_random_number_of_training(run: Run) -> None:
+    run.save()
+    before = torch.get_rng_state()
+    checkpoints.model_from(checkpoints.load(run.folder / "last.pt"), run.folder / "last.pt")
+    assert torch.equal(torch.get_rng_state(), before)

@@ -37,11 +37,11 @@ def test_folders_and_files_are_understood(home: Path) -> None:
 
 def test_what_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="no trained model in .*runs: train one with python train.py"):
+    with pytest.raises(UserError, match=r"no trained model in .*runs: train one with python train.py"):
         checkpoint_to_read(None)
     with pytest.raises(UserError, match=r"checkpoint=gone\.pt does not exist"):
         checkpoint_to_read("gone.pt")
-    with pytest.raises(UserError, match="there is no run in .*runs"):
+    with pytest.raises(UserError, match=r"there is no run in .*runs"):
         folder_to_resume("latest")
     with pytest.raises(UserError, match="resume=gone is neither a run folder"):
         folder_to_resume("gone")

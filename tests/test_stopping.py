@@ -1,8 +1,6 @@
-"""Real signals to real processes: what was learned is saved at a step boundary, and a kill at any moment spares the file."""
+"""Real signals to real processes: what was learned is saved at a step boundary. tests/faults/ does it at every place."""
 
 import json
-import os
-import random
 import re
 import signal
 import subprocess
@@ -10,13 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
-from configs.schema import TrainConfig
-from data.corpus import Corpus
 from tests.scripts import SMALL, script, start
 from training import checkpoint as checkpoints
-from training.run import Run
 
 LONG = (*SMALL, "trainer.max_steps=100000", "trainer.eval_interval=100000", "hydra.run.dir=run")
 
@@ -31,7 +25,7 @@ def started(folder: Path, *options: str) -> "subprocess.Popen[str]":
     raise AssertionError("the run ended before it trained")
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_first_signal_saves_and_tells_how_to_go_on(tmp_path: Path, number: int, status: int) -> None:
     process = started(tmp_path)
     process.send_signal(number)
@@ -63,7 +57,7 @@ def test_a_second_signal_quits_at_once_and_spares_the_files(tmp_path: Path) -> N
     checkpoints.load(tmp_path / "run" / "last.pt")
 
 
-@pytest.mark.parametrize("seconds", [0.2, 0.8, 1.8])
+@pytest.mark.parametrize("seconds", [0.2, 1.5])
 def test_a_signal_while_starting_shows_no_traceback(tmp_path: Path, seconds: float) -> None:
     process = start("train.py", *LONG, cwd=tmp_path)
     time.sleep(seconds)
@@ -85,29 +79,3 @@ def test_what_the_parent_ignores_stays_ignored(tmp_path: Path) -> None:
     process.terminate()
     process.communicate(timeout=30)
     assert process.returncode == 143
-
-
-def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(
-    small_config: TrainConfig, corpus: Corpus, tmp_path: Path
-) -> None:
-    """A child that does nothing but save is killed again and again; what is there is always one of its saves."""
-    run = Run(small_config, corpus, tmp_path)
-    run.save()
-    chance = random.Random(1)
-    steps = []
-    for _ in range(40):
-        child = os.fork()
-        if child == 0:
-            run.step = checkpoints.load(tmp_path / "last.pt")["step"]
-            while True:
-                run.step += 1
-                run.save()
-        time.sleep(chance.uniform(0.005, 0.1))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        checkpoint = checkpoints.load(tmp_path / "last.pt")
-        checkpoints.model_from(checkpoint, tmp_path / "last.pt")
-        steps.append(checkpoint["step"])
-    assert steps == sorted(steps)
-    assert steps[-1] > 40
-    assert all(not bool(torch.isnan(weight).any()) for weight in checkpoint["model"].values())

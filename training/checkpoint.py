@@ -119,11 +119,13 @@ def model_from(checkpoint: Checkpoint, path: Path) -> LanguageModel:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    """Give an optimizer its saved memory; its rates stay those of the configuration, which may have changed.
+    """Give an optimizer its saved memory and the rates of its latest step; all else is as the configuration has it now.
 
-    Raises ValueError, KeyError, TypeError or AttributeError if the memory is not of this optimizer's parameters.
+    Raises ValueError, LookupError, TypeError or AttributeError if the memory is not of this optimizer's parameters.
     """
     state, groups = saved["state"], optimizer.state_dict()["param_groups"]
+    for group, before in zip(groups, saved["param_groups"], strict=True):
+        group["lr"] = float(before["lr"])
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for number, memory in state.items():  # torch would take any shape, and fail at the next step
         for value in memory.values():

@@ -5,6 +5,7 @@ the calls that read time, touch files or train are counted; every call has a pla
 of these places the harm is done.
 """
 
+import ctypes
 import functools
 import multiprocessing
 import os
@@ -15,11 +16,13 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
+import torch._dynamo  # torch's optimizers import it when the first one is made
 from torch.utils.tensorboard import SummaryWriter
 
 from tests.scripts import ROOT, environment
@@ -50,51 +53,78 @@ class End:
     places: list[str]
 
 
-def run_train(home: Path, *arguments: str, harm: str = "", at: int = -1, file_size: int = 0, as_nobody: bool = False) -> End:
-    """Run train.py in a folder to its end; at the place number `at`, counted from 0, the harm is done."""
-    child = _PROCESSES.Process(target=_train, args=(home, arguments, harm, at, file_size, as_nobody))
+def run_train(
+    home: Path, *arguments: str, harm: str = "", at: int = -1, file_size: int = 0, bound: bool = False
+) -> End:
+    """Run train.py in a folder to its end.
+
+    At the place number `at`, counted from 0, the harm is done. No file may grow above `file_size` bytes, and a process
+    that is `bound` by permissions is so even if it is root's.
+    """
+    hear, say = _PROCESSES.Pipe(duplex=False)  # no file: limits on files and full disks do not concern it
+    hear_places, say_places = _PROCESSES.Pipe(duplex=False)
+    child = _PROCESSES.Process(
+        target=_train, args=(home, arguments, harm, at, file_size, bound, say, say_places), daemon=True
+    )
     child.start()
-    child.join(120)
-    if child.exitcode is None:
-        child.kill()
-        raise AssertionError(f"train.py never ended: {(home / 'said').read_text()}")
-    places = (home / "places").read_text().splitlines() if (home / "places").exists() else []
-    return End(child.exitcode, (home / "said").read_text(encoding="utf-8"), places)
+    said, places = _all_of(hear, say), _all_of(hear_places, say_places)
+    child.join(60)
+    assert child.exitcode is not None, f"train.py never ended: {said}"
+    return End(child.exitcode, said, places.splitlines())
 
 
-def _train(home: Path, arguments: tuple[str, ...], harm: str, at: int, file_size: int, as_nobody: bool) -> None:
+def _all_of(hear: Connection, say: Connection) -> str:
+    say.close()  # the child has its own
+    pieces = []
+    while piece := os.read(hear.fileno(), 1 << 16):
+        pieces.append(piece)
+    hear.close()
+    return b"".join(pieces).decode("utf-8")
+
+
+def _train(
+    home: Path, arguments: tuple[str, ...], harm: str, at: int, file_size: int, bound: bool,
+    say: Connection, say_places: Connection,
+) -> None:  # fmt: skip
     os.chdir(home)
     os.environ.clear()
     os.environ.update(_ENVIRONMENT)
-    said = os.open("said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-    os.dup2(said, 1)
-    os.dup2(said, 2)
+    for descriptor, name in enumerate(("stdout", "stderr"), start=1):
+        os.dup2(say.fileno(), descriptor)
+        setattr(sys, name, open(descriptor, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+    say.close()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    with open("places", "w") as places, mock.patch.object(sys, "argv", ["train.py", *arguments]):
-        for owner, name in _COUNTED:
-            setattr(owner, name, _counted(getattr(owner, name), name, places, harm, at))
-        if file_size:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
-        if as_nobody and os.getuid() == 0:
-            os.setuid(65534)
+    for owner, name in _COUNTED:
+        setattr(owner, name, _counted(getattr(owner, name), name, say_places, harm, at))
+    if file_size:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
+    if bound and os.getuid() == 0:
+        _obey_permissions()
+    with mock.patch.object(sys, "argv", ["train.py", *arguments]):
         runpy.run_path(str(ROOT / "train.py"), run_name="__main__")
+
+
+def _obey_permissions() -> None:
+    """Give up root's right to read and write everything: Linux's capabilities CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    version, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    assert libc.capget(version, sets) == 0
+    for number in (0, 1):  # those in effect, those that may be
+        sets[number] &= ~0b110
+    assert libc.capset(version, sets) == 0, os.strerror(ctypes.get_errno())
 
 
 _ENVIRONMENT = environment()
 _count = 0
 
 
-def _counted(function: Any, name: str, places: Any, harm: str, at: int) -> Any:
+def _counted(function: Any, name: str, say: Connection, harm: str, at: int) -> Any:
     def pass_by(side: str) -> None:
         global _count
-        if not at >= 0:
-            places.write(f"{side} {name}\n")
-            places.flush()
-        elif _count == at:
-            _count += 1
+        place, _count = _count, _count + 1
+        os.write(say.fileno(), f"{side} {name}\n".encode())
+        if place == at:
             HARMS[harm]()
-            return
-        _count += 1
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
