@@ -73,8 +73,10 @@ def _name_also(path: Path, previous: Path) -> None:
         os.link(path, link)
     except OSError:  # no hard links here: for a moment there is no `path`, but `previous` is whole
         os.replace(path, previous)
-    else:
+        return
+    try:
         os.replace(link, previous)
+    finally:
         link.unlink(missing_ok=True)  # where both were one file already, POSIX renames nothing
 
 
