@@ -11,10 +11,12 @@ import torch
 import torch.nn.functional as F
 
 from configs.schema import ModelConfig, TrainConfig, UserError
+from data import corpus as texts
 from data.batches import Batches
 from data.corpus import Corpus
 from train import train
 from training import checkpoint as checkpoints
+from training import evaluation
 from training.evaluation import evaluate
 from training.pictures import Picture, attention_map, chart
 from training.previews import MOST_MAPS, probe_of
@@ -195,6 +197,25 @@ def test_a_resumed_run_has_the_bits_of_the_unbroken_one(
         for name, value in state.items():
             assert torch.equal(value, second["optimizer"]["state"][number][name])
     assert torch.equal(first["random"]["cpu"], second["random"]["cpu"])
+
+
+def test_a_signal_does_not_wait_for_an_evaluation(
+    small_config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_config.data.characters = 200_000
+    run, recorder = run_of(small_config, texts.load(small_config.data, 16), tmp_path)
+    stop, batches, nats = StopSignal(), [], evaluation._nats
+
+    def count(*args: Any) -> torch.Tensor:
+        batches.append(args)
+        stop.received = 2 if len(batches) == 2 else stop.received
+        return nats(*args)
+
+    monkeypatch.setattr(evaluation, "_nats", count)
+    assert train(run, stop) == "interrupted"
+    assert len(batches) == 3  # of ten; the third one proves that what is saved is sound
+    assert recorder.points == {}
+    assert checkpoints.load(tmp_path / "last.pt")["latest"]["evaluated"] == -1
 
 
 def test_a_worse_model_never_replaces_the_best(small_config: TrainConfig, corpus: Corpus, tmp_path: Path) -> None:

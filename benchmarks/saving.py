@@ -1,0 +1,66 @@
+"""What a safe save costs: the state of the default model, written plainly and as train.py does it, side by side.
+
+    python benchmarks/saving.py [FOLDER]        on the disk of this folder, the temporary one if none is named
+
+Plain is torch.save to the final name, as many programs do. Safe adds the checksum, a file of its own, fsync, the state
+before under its own name, and fsync of the folder. The median of each is printed as one JSON line, in milliseconds, beside
+the time of one training step.
+"""
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+import torch.nn.functional as F
+
+from configs.command_line import run_script
+from configs.schema import TrainConfig
+from model.language_model import LanguageModel
+from training import checkpoint as checkpoints
+from training.device import choose_setup
+from training.optimizers import make_optimizer
+
+ROUNDS = 9
+VOCAB_SIZE = 65
+
+
+def main(arguments: list[str]) -> None:
+    config = TrainConfig()
+    choose_setup(config.trainer)
+    model = LanguageModel(config.model, VOCAB_SIZE)
+    optimizer = make_optimizer(model, config.optimizer)
+    windows = torch.randint(VOCAB_SIZE, (config.trainer.batch_size, config.model.block_size + 1))
+
+    def step() -> None:
+        F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    with tempfile.TemporaryDirectory(dir=arguments[0] if arguments else None) as name:
+        folder = Path(name)
+        jobs = {
+            "plain": lambda: torch.save(state, folder / "plain.pt"),
+            "safe": lambda: checkpoints.save(folder / "last.pt", state, folder / "previous.pt"),
+            "step": step,
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in jobs}
+        for _ in range(ROUNDS + 1):
+            for job, act in jobs.items():
+                started = time.perf_counter()
+                act()
+                seconds[job].append(time.perf_counter() - started)
+        size = (folder / "last.pt").stat().st_size
+    figures = {f"{job}_ms": round(1000 * statistics.median(rounds[1:]), 1) for job, rounds in seconds.items()}
+    print(json.dumps({**figures, "megabytes": round(size / 1e6, 1)}))
+
+
+if __name__ == "__main__":
+    run_script(main, __doc__)
