@@ -135,9 +135,8 @@ class Run:
                 advice = f"choose another folder, or go on with resume={self.folder}"
                 raise UserError(f"{self.folder} holds a run already: {advice}")
         elif self.resumed_from != last and last.exists():
-            os.replace(
-                last, last.with_name("last.pt.damaged")
-            )  # else the next save would put it in the place of a good one
+            # Else the next save would put it in the place of a good one.
+            os.replace(last, last.with_name("last.pt.damaged"))
         remove_strays(self.folder)
         # A run that goes on has no summary until it ends again.
         (self.folder / "summary.json").unlink(missing_ok=True)

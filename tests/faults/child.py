@@ -7,6 +7,8 @@ of these places the harm is done.
 
 import ctypes
 import functools
+import io
+import itertools
 import multiprocessing
 import os
 import resource
@@ -94,8 +96,10 @@ def _train(
         setattr(sys, name, open(descriptor, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
     say.close()
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    pass_by = _pass_by(say_places, harm, at)
     for owner, name in _COUNTED:
-        setattr(owner, name, _counted(getattr(owner, name), name, say_places, harm, at))
+        setattr(owner, name, _counted(getattr(owner, name), name, pass_by))
+    files.__dict__["open"] = functools.partial(_open, pass_by)
     if file_size:
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
     if bound and os.getuid() == 0:
@@ -115,22 +119,44 @@ def _obey_permissions() -> None:
 
 
 _ENVIRONMENT = environment()
-_count = 0
 
 
-def _counted(function: Any, name: str, say: Connection, harm: str, at: int) -> Any:
-    def pass_by(side: str) -> None:
-        global _count
-        place, _count = _count, _count + 1
-        os.write(say.fileno(), f"{side} {name}\n".encode())
-        if place == at:
+def _pass_by(say: Connection, harm: str, at: int) -> Callable[[str], None]:
+    """What is called at each place, with its name."""
+    numbers = itertools.count()
+
+    def pass_by(place: str) -> None:
+        os.write(say.fileno(), f"{place}\n".encode())
+        if next(numbers) == at:
             HARMS[harm]()
 
+    return pass_by
+
+
+def _counted(function: Any, name: str, pass_by: Callable[[str], None]) -> Any:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        pass_by("before")
+        pass_by(f"before {name}")
         result = function(*args, **kwargs)
-        pass_by("after")
+        pass_by(f"after {name}")
         return result
 
     return wrapper
+
+
+def _open(pass_by: Callable[[str], None], path: Path, mode: str, **options: Any) -> Any:
+    """A file like any other, with a place in the middle of what is written to it at once."""
+    return _InHalves(pass_by, io.FileIO(path, "w")) if mode == "wb" else open(path, mode, **options)
+
+
+class _InHalves(io.BufferedWriter):
+    def __init__(self, pass_by: Callable[[str], None], raw: io.FileIO) -> None:
+        super().__init__(raw)
+        self.pass_by = pass_by
+
+    def write(self, content: Any) -> int:
+        half = len(content) // 2
+        written = super().write(content[:half])
+        self.flush()
+        self.pass_by("in the middle of write")
+        return written + super().write(content[half:])
