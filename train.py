@@ -231,6 +231,9 @@ def introduce(run: Run, overrides: list[str], changes: list[str]) -> None:
     heads = config.model.n_layer * config.model.n_head
     if run.previews.probe and heads > MOST_MAPS:
         log.info("attention is drawn for the first %d of %d heads", MOST_MAPS, heads)
+    if config.trainer.max_minutes is not None:
+        used = f", {run.seconds['train'] / 60:.2f} of them used" if run.resumed_from is not None else ""
+        log.info("the run stops after %g minutes of training%s", config.trainer.max_minutes, used)
     if run.resumed_from is not None:
         log.info("going on after step %d; changed: %s", run.step, ", ".join(changes) or "nothing")
         if run.moved:

@@ -1,6 +1,7 @@
 """Devices and precisions: what is here works, what is not is refused by name, and fallbacks are said."""
 
 import logging
+import os
 from pathlib import Path
 from unittest import mock
 
@@ -12,7 +13,7 @@ from configs.schema import TrainConfig, TrainerConfig, UserError
 from data.corpus import Corpus
 from model.attention import MultiHeadAttention
 from tests.scripts import SMALL, process, refused, script
-from training.device import choose_device, choose_setup, compiled
+from training.device import choose_device, choose_setup, compiled, torch_errors_in_words
 from training.run import Run
 
 HAS_CUDA = torch.cuda.is_available()
@@ -54,6 +55,48 @@ def test_training_on_a_gpu_comes_near_training_on_the_cpu(tmp_path: Path) -> Non
         losses.append(torch.load(tmp_path / device / "last.pt", weights_only=True)["best"]["loss_val"])
     assert losses[0] == pytest.approx(losses[1], abs=1e-3)
     assert process("sample.py", "checkpoint=cuda", "device=cpu", cwd=tmp_path, CUDA_VISIBLE_DEVICES="").returncode == 0
+
+
+@pytest.mark.skipif(not HAS_CUDA, reason="no GPU is here")
+def test_a_gpu_gives_the_same_bits_when_asked(tmp_path: Path) -> None:
+    weights = []
+    for number in (1, 2):
+        options = ("trainer.device=cuda", "trainer.deterministic=true", "model.dropout=0.2", f"hydra.run.dir={number}")
+        result = process("train.py", *SMALL, *options, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        assert "deterministic kernels only, as asked" in result.stderr
+        weights.append(torch.load(tmp_path / str(number) / "last.pt", weights_only=True)["model"])
+    for name, weight in weights[0].items():
+        assert torch.equal(weight, weights[1][name])
+
+
+def test_torch_is_asked_for_determinism_and_released_from_it() -> None:
+    try:
+        choose_setup(TrainerConfig(device="cpu", threads=1, deterministic=True))
+        assert torch.are_deterministic_algorithms_enabled()
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+        with (
+            pytest.raises(UserError, match=r"trainer\.deterministic=true cannot be honoured here: put_"),
+            torch_errors_in_words(),
+        ):
+            raise RuntimeError(
+                "put_ does not have a deterministic implementation, but you set ... You can turn off ..."
+            )
+    finally:
+        choose_setup(TrainerConfig(device="cpu", threads=1))
+        os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_cpu_gives_the_same_bits_with_and_without_asking(trained: Path, tmp_path: Path) -> None:
+    options = ("trainer.sample_length=50", "trainer.deterministic=true", "hydra.run.dir=run")
+    result = process("train.py", *SMALL, *options, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    first, second = (
+        torch.load(folder / "last.pt", weights_only=True)["model"] for folder in (trained, tmp_path / "run")
+    )
+    for name, weight in first.items():
+        assert torch.equal(weight, second[name])
 
 
 def test_cpu_auto_is_exact() -> None:

@@ -7,6 +7,8 @@ import json
 import math
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,8 @@ from configs.schema import ModelConfig, UserError
 from data.tokenizer import Tokenizer
 from docs import results_table, scale_study
 from model.language_model import LanguageModel
-from tests.scripts import ROOT, refused, script
+from tests.faults import guards
+from tests.scripts import ROOT, environment, refused, script
 from training import checkpoint as checkpoints
 from training.pictures import attention_map
 
@@ -187,3 +190,28 @@ def test_the_benchmark_of_the_paths(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     ratios = figures["plain_over_fused"] | figures["recomputed_over_cached"]
     assert set(ratios) == {"float32 B1 H1 T4 S4", "bfloat16 B1 H1 T4 S4", "T4"}
     assert min(ratios.values()) > 0
+
+
+def test_the_page_on_reliability_names_what_is_there(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(tests/[\w/.]+)`", page))
+    assert len(named) > 8
+    for path in named:
+        assert (ROOT / path).exists(), path
+    for command in re.findall(r"```sh\npython (.*)\n```", page):
+        program = command.split()
+        if program[0] == "-m":
+            shown = subprocess.run(
+                [sys.executable, *program, "--help"], cwd=ROOT, env=environment(), capture_output=True, text=True
+            )
+            assert shown.returncode == 0, shown.stderr
+            assert f"python {command}" in shown.stdout
+        else:
+            shown_by_script = script(command, cwd=tmp_path)
+            assert shown_by_script.returncode == 0, shown_by_script.stderr
+            assert json.loads(shown_by_script.stdout)["safe_ms"] > 0
+    assert len(guards.GUARDS) == len({guard.name for guard in guards.GUARDS}) > 20
+    for guard in guards.GUARDS:  # each can be taken away, and the test that misses it is there
+        assert (ROOT / guard.file).read_text(encoding="utf-8").count(guard.words) == 1, guard.name
+        file, _, test = guard.test.partition("::")
+        assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), guard.name

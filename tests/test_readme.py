@@ -50,8 +50,8 @@ def test_training_commands(home: Path, command: str) -> None:
     words = [*shlex.split(command), *(word for word in short if word.split("=")[0] + "=" not in command)]
     if "trainer.probe" in command:
         words.append("model.block_size=32")
-    if "resume=" in command:
-        words.append("trainer.max_steps=25")  # the run that lies there is over
+    if "resume=" in command:  # the run that lies there is over
+        words = [word for word in words if "max_steps" not in word] + ["trainer.max_steps=25"]
     result = run(shlex.join(words), home)
     assert result.returncode == 0, result.stderr
 
@@ -59,6 +59,12 @@ def test_training_commands(home: Path, command: str) -> None:
 @pytest.mark.parametrize("command", [command for command in COMMANDS[2:] if command.startswith("python sample.py")])
 def test_sampling_commands(home: Path, command: str) -> None:
     result = run(command + " on_unknown=drop", home)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS[2:] if command.startswith("python evaluate.py")])
+def test_evaluating_commands(home: Path, command: str) -> None:
+    result = run(command, home)
     assert result.returncode == 0, result.stderr
 
 
@@ -82,7 +88,7 @@ def test_the_benchmark() -> None:
 
 def test_every_command_is_covered() -> None:
     scripts = ("python benchmarks/throughput.py", "python benchmarks/attention.py", "python docs/")  # see test_docs.py
-    covered = ("pip install", "python train.py", "python sample.py", *scripts, "eval")
+    covered = ("pip install", "python train.py", "python sample.py", "python evaluate.py", *scripts, "eval")
     assert [command for command in COMMANDS if not command.startswith(covered)] == []
 
 

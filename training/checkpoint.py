@@ -118,6 +118,18 @@ def model_from(checkpoint: Checkpoint, path: Path) -> LanguageModel:
     return model
 
 
+def best_from_states(folder: Path, step: int) -> Checkpoint | None:
+    """What best.pt of this step held, from a full state that was saved together with it; None if there is none."""
+    for name in ("last.pt", "previous.pt"):
+        try:
+            state = load(folder / name)
+        except Damaged:
+            continue
+        if state["step"] == state["best"]["step"] == step:
+            return {**state, "optimizer": None, "random": None}
+    return None
+
+
 def restore_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
     """Give an optimizer its saved memory and the rates of its latest step; all else is as the configuration has it now.
 

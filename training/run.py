@@ -99,29 +99,22 @@ class Run:
         ]
 
     def _look_at_best(self) -> None:
-        """See what best.pt holds. Where it is lost, a full state of the same step has the same weights."""
+        """See what best.pt holds, and where it is lost, whether a state holds the same."""
         path = self.folder / "best.pt"
         try:
             found = checkpoints.load(path)
             checkpoints.model_from(found, path)
             self.loss_of_best_file = found["best"]["loss_val"]
-            return
         except checkpoints.Damaged as damage:
-            if not math.isfinite(self.best["loss_val"]):  # none was saved yet
-                return
-            lost = damage
-        for name in ("last.pt", "previous.pt"):
-            try:
-                state = checkpoints.load(self.folder / name)
-            except checkpoints.Damaged:
-                continue
-            if state["step"] == state["best"]["step"] == self.best["step"]:
-                log.warning("%s; it is written again from %s, which has the same weights", lost, name)
-                self.recovered_best = {**state, "optimizer": None, "random": None}
+            if not math.isfinite(self.best["loss_val"]):
+                return  # none was saved yet
+            self.recovered_best = checkpoints.best_from_states(self.folder, self.best["step"])
+            if self.recovered_best is None:
+                log.warning("%s; the best model from now on takes its place", damage)
+                self.best = {"step": self.step, "loss_val": math.inf, "waited": 0}
+            else:
+                log.warning("%s; it is written again, since a state of the run has the same weights", damage)
                 self.loss_of_best_file = self.best["loss_val"]
-                return
-        log.warning("%s; the best model from now on takes its place", lost)
-        self.best = {"step": self.step, "loss_val": math.inf, "waited": 0}
 
     def open_folder(self) -> None:
         """Claim the folder, which this process holds, and open what is written there. Raises UserError if it has a run.

@@ -77,8 +77,8 @@ GUARDS = [
     ),
     Guard(
         "the best model written again",
-        "training/run.py",
-        'if state["step"] == state["best"]["step"] == self.best["step"]:',
+        "training/checkpoint.py",
+        'if state["step"] == state["best"]["step"] == step:',
         "if False:",
         "tests/test_run.py::test_a_lost_best_model_is_written_again_from_a_state_of_its_step",
     ),

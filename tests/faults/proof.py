@@ -11,13 +11,9 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-
-import torch
-from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
 from tests.faults.child import End, run_train
-from tests.scripts import start
+from tests.faults.outcome import STATES, outcome, whole
 from training import checkpoint as checkpoints
 from training.resuming import has_ended
 
@@ -26,7 +22,6 @@ OPTIONS = (
     "trainer.max_steps=12", "trainer.eval_interval=4", "trainer.save_interval=3", "trainer.log_interval=1",
     "hydra.run.dir=run",
 )  # fmt: skip
-STATES = ("last.pt", "previous.pt")
 
 
 class Proof:
@@ -237,40 +232,6 @@ class Proof:
         assert "run" in end.said.splitlines()[-1], f"{harm}, but no path in: {end.said}"
 
 
-def random_kills(home: Path, number: int, steps: int, seed: int) -> int:
-    """A run that saves at every step, started as people start it, killed at random moments until it has been so often."""
-    options = (*OPTIONS[:-1], f"trainer.max_steps={steps}", "trainer.eval_interval=25", "trainer.save_interval=1")
-    straight = start("train.py", *options, "hydra.run.dir=straight", cwd=home)
-    said = straight.communicate()[1]
-    assert straight.returncode == 0, said
-    chance, kills, begun = random.Random(seed), 0, False
-    while True:
-        arguments = ("resume=run",) if begun else (*options, "hydra.run.dir=run")
-        process = start("train.py", *arguments, cwd=home)
-        if kills < number:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                if chance.random() < 0.8:  # let it train first: most of its time is saving then
-                    wait_for_words(process, "going on after" if begun else "before training")
-                process.wait(chance.uniform(0.0, 1.0))
-            process.kill()
-        _, said = process.communicate()
-        assert "Traceback" not in said, said
-        begun = any((home / "run" / name).exists() for name in STATES)
-        whole(home / "run")
-        if process.returncode == 0 or has_ended(home / "run"):
-            assert outcome(home / "run") == outcome(home / "straight")
-            return kills
-        assert process.returncode == -signal.SIGKILL, said
-        kills += 1
-
-
-def wait_for_words(process: "subprocess.Popen[str]", words: str) -> None:
-    assert process.stderr is not None
-    for line in process.stderr:
-        if words in line:
-            return
-
-
 def flip_a_bit(path: Path, chance: random.Random) -> None:
     raw = bytearray(path.read_bytes())
     raw[chance.randrange(len(raw))] ^= 1 << chance.randrange(8)
@@ -293,41 +254,6 @@ SPOIL: dict[str, Callable[[Path, random.Random], object]] = {
     "another file": lambda path, _: path.write_text("To be, or not to be"),
     "gone": lambda path, _: path.unlink(),
 }
-
-
-def whole(folder: Path) -> None:
-    """Assert that every checkpoint of a run is whole, and that a state never stands behind the one before."""
-    found = {path.name: checkpoints.load(path) for path in folder.glob("*.pt")}
-    for name, checkpoint in found.items():
-        checkpoints.model_from(checkpoint, folder / name)
-    if len(found.keys() & {*STATES}) == 2:
-        assert found["last.pt"]["step"] >= found["previous.pt"]["step"]
-
-
-def outcome(folder: Path) -> dict[str, Any]:
-    """All that a run leaves but seconds: to the last bit, and each point of each curve once."""
-    found: dict[str, Any] = {}
-    for name in ("last.pt", "best.pt"):
-        checkpoint = checkpoints.load(folder / name)
-        checkpoint["latest"]["loss_val_by_position"] = tuple(checkpoint["latest"]["loss_val_by_position"])
-        del checkpoint["seconds"], checkpoint["points"]
-        found |= {f"{name} {key}": plain(value) for key, value in checkpoint.items()}
-    events = EventAccumulator(str(folder), {"tensors": 0}).Reload()  # as TensorBoard's own server reads them
-    for tag in events.Tags()["tensors"]:
-        if tag not in ("speed/chars_per_s", "config/text_summary") and not tag.startswith("_hparams_"):
-            found[tag] = [(event.step, event.tensor_proto.SerializeToString()) for event in events.Tensors(tag)]
-    found["samples.txt"] = (folder / "samples.txt").read_text(encoding="utf-8", errors="replace")
-    found["config.yaml"] = (folder / "config.yaml").read_text(encoding="utf-8")
-    return found
-
-
-def plain(value: Any) -> Any:
-    """Tensors as bytes and nested values as they are, so that == compares bits."""
-    if isinstance(value, torch.Tensor):
-        return value.numpy().tobytes()
-    if isinstance(value, dict):
-        return {key: plain(inner) for key, inner in value.items()}
-    return [plain(inner) for inner in value] if isinstance(value, list) else value
 
 
 @contextlib.contextmanager
