@@ -18,8 +18,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # nothing is lost, and no traceback is needed
 
 from configs.command_line import CommandLine
-from configs.runs import checkpoint_to_read
-from configs.schema import DataConfig, EvaluateConfig, OtherTextConfig, UserError
+from configs.schema import DataConfig, EvaluateConfig, OtherTextConfig, TrainConfig, UserError
 
 COMMAND_LINE = CommandLine("evaluate", EvaluateConfig, __doc__)
 if __name__ == "__main__":  # help and refusals do not wait for torch
@@ -27,6 +26,7 @@ if __name__ == "__main__":  # help and refusals do not wait for torch
 
 import json
 import math
+from collections import Counter
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -37,9 +37,10 @@ from tqdm import tqdm
 from data import corpus as texts
 from data.tokenizer import Tokenizer
 from training import checkpoint as checkpoints
-from training.device import choose_setup, torch_errors_in_words
+from training.checkpoint import Checkpoint, configuration_of
+from training.device import Setup, choose_setup, torch_errors_in_words
 from training.evaluation import Evaluation, evaluate, position_groups
-from training.resuming import configuration_of
+from training.folders import checkpoint_to_read
 
 
 @dataclass(frozen=True)
@@ -60,15 +61,15 @@ def main(config: EvaluateConfig) -> None:
     with torch_errors_in_words():
         path = checkpoint_to_read(config.checkpoint)
         checkpoint = checkpoints.load(path)
-        trained = configuration_of(checkpoint["config"])
-        setup = choose_setup(replace(trained.trainer, device=config.device), "device")
+        trained = configuration_of(checkpoint)
+        setup = setup_of(checkpoint, trained, config.device)
         model = checkpoints.model_from(checkpoint, path).to(setup.device)
         model.use_attention(setup.attention_path)
         block_size = model.config.block_size
         stride = config.stride or block_size
         if stride > block_size:
             raise UserError(f"stride={stride} would leave characters out: at most model.block_size={block_size}")
-        part = part_of(config, checkpoint, text_to_read(trained.data, config.data))
+        part = part_of(config, checkpoint, trained.data)
         with tqdm(total=len(part.ids) - 1, unit=" characters", disable=None, leave=False) as bar:
             result = evaluate(
                 model, torch.from_numpy(part.ids), setup, stride, lambda counted: bar.update(counted - bar.n)
@@ -78,7 +79,7 @@ def main(config: EvaluateConfig) -> None:
     figures = {
         "loss": result.nats,
         "bits_per_char": result.bits_per_char,
-        "perplexity": math.exp(result.nats),
+        "perplexity": result.perplexity if math.isfinite(result.perplexity) else None,
         "characters": result.characters,
         "stride": stride,
         "split": part.split,
@@ -87,6 +88,7 @@ def main(config: EvaluateConfig) -> None:
         "floor": part.floor,
         "checkpoint": str(path),
         "step": checkpoint["step"],
+        **setup.facts(),
         "loss_by_position": result.nats_by_position,
         "characters_by_position": result.characters_by_position,
     }
@@ -94,7 +96,23 @@ def main(config: EvaluateConfig) -> None:
         print(json.dumps(figures, allow_nan=False), flush=True)
     else:
         print(f"{path}: {trained.model.name}, step {checkpoint['step']}, trained on {checkpoint['corpus']['name']}")
-        print("\n".join(table(part, result, stride, block_size)), flush=True)
+        print("\n".join(table(part, result, stride, block_size)))
+        print(f"\ncomputed with {', '.join(f'{name} {fact}' for name, fact in setup.facts().items())}", flush=True)
+
+
+def setup_of(checkpoint: Checkpoint, trained: TrainConfig, device: str | None) -> Setup:
+    """Compute as training did, so that the number is the same to the last bit, or on the device that is asked for."""
+    made_with = checkpoint["versions"]
+    if device is not None and device != made_with["device"]:
+        return choose_setup(replace(trained.trainer, device=device), "device")
+    as_in_training = replace(
+        trained.trainer,
+        device=made_with["device"],
+        precision=made_with["precision"],
+        attention_path=made_with["attention"],
+        threads=int(made_with["threads"]),
+    )
+    return choose_setup(as_in_training, "device")
 
 
 def text_to_read(own: DataConfig, asked: OtherTextConfig) -> DataConfig:
@@ -107,29 +125,37 @@ def text_to_read(own: DataConfig, asked: OtherTextConfig) -> DataConfig:
     return replace(own, **given)
 
 
-def part_of(config: EvaluateConfig, checkpoint: checkpoints.Checkpoint, data: DataConfig) -> Part:
+def part_of(config: EvaluateConfig, checkpoint: Checkpoint, own: DataConfig) -> Part:
     """Read the text and cut out the part. Raises UserError for a text that the model cannot read or that is too short."""
-    text, nats = texts.read(data)
+    data = text_to_read(own, config.data)
+    try:
+        text, nats = texts.read(data)
+    except UserError as error:
+        hint = (
+            ". If it has moved, say where it is with data.path=FILE" if config.data.path is None and data.path else ""
+        )
+        raise UserError(f"{error}{hint}") from None
     sha256 = texts.sha256(text)
-    own = sha256 == checkpoint["corpus"]["sha256"]
-    trained_fraction = checkpoint["config"]["data"]["validation_fraction"]
-    if own and data.validation_fraction != trained_fraction:
+    trained_on_it = sha256 == checkpoint["corpus"]["sha256"]
+    if trained_on_it and data.validation_fraction != own.validation_fraction:
         raise UserError(
             f"data.validation_fraction={data.validation_fraction} would mix the parts of the model's own text: "
-            f"it was trained with {trained_fraction}"
+            f"it was trained with {own.validation_fraction}"
         )
-    if not own and config.data == OtherTextConfig():
+    if not trained_on_it and config.data.name is None and config.data.path is None:
         raise UserError(
-            f"{texts.name_of(data)} is not any more the text that the model was trained on: to evaluate it all the same, "
+            f"{texts.name_of(data)} is not the text any more that the model was trained on: to evaluate it all the same, "
             "name it with data.path=FILE"
         )
-    split = config.split or ("validation" if own else "all")
+    split = config.split or ("validation" if trained_on_it else "all")
     start = texts.validation_start(text, data)
     place = {"train": slice(0, start), "validation": slice(start, None), "all": slice(0, None)}[split]
     part = text[place]
     tokenizer = Tokenizer(checkpoint["vocabulary"])
-    skipped = {character: part.count(character) for character in sorted(set(part) - set(tokenizer.vocabulary))}
+    skipped: dict[str, int] = {}
     if config.on_unknown == "skip":
+        counts = Counter(part)
+        skipped = {character: counts[character] for character in sorted(counts.keys() - set(tokenizer.vocabulary))}
         part = part.translate(dict.fromkeys(map(ord, skipped)))
     try:
         ids = tokenizer.encode(part)
@@ -138,15 +164,14 @@ def part_of(config: EvaluateConfig, checkpoint: checkpoints.Checkpoint, data: Da
     if len(ids) < 2:
         raise UserError(f"the {split} part has {len(ids)} characters that the model knows, and 2 are needed")
     floor = None if nats is None or skipped else float(nats[place][1:].mean())
-    return Part(texts.name_of(data), sha256, split, own and split != "validation", ids, skipped, floor)
+    return Part(texts.name_of(data), sha256, split, trained_on_it and split != "validation", ids, skipped, floor)
 
 
 def table(part: Part, result: Evaluation, stride: int, block_size: int) -> list[str]:
     """The figures as lines for people."""
-    least = block_size - stride + 1
-    seen = (
-        "windows do not overlap" if stride == block_size else f"each sees at least {least}, but the first {block_size}"
-    )
+    seen = "windows do not overlap"
+    if stride < block_size:
+        seen = f"after the first {block_size}, each sees at least {block_size - stride + 1} before it"
     learned = ", on which the model was trained" if part.learned else ""
     lines = [f"{part.name}, {part.split}{learned}: {result.characters:,} characters predicted; stride {stride}, {seen}"]
     if part.skipped:
@@ -155,7 +180,7 @@ def table(part: Part, result: Evaluation, stride: int, block_size: int) -> list[
         lines.append(f"skipped, since the model has never seen them: {sum(part.skipped.values()):,} ({signs}{more})")
     lines += ["", f"{'loss':<20}{result.nats:>10.4f}  nats per character"]
     lines.append(f"{'':<20}{result.bits_per_char:>10.4f}  bits per character")
-    lines.append(f"{'perplexity':<20}{math.exp(result.nats):>10.4f}")
+    lines.append(f"{'perplexity':<20}{result.perplexity:>10.4f}")
     if part.floor is not None:
         lines.append(f"{'true entropy':<20}{part.floor:>10.4f}  nats per character")
     lines += ["", f"{'characters seen':<20}{'nats':>10}{'bits':>10}{'predicted':>14}"]

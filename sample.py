@@ -21,7 +21,6 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 from configs.command_line import CommandLine
-from configs.runs import checkpoint_to_read
 from configs.schema import SampleConfig, UserError
 
 COMMAND_LINE = CommandLine("sample", SampleConfig, __doc__)
@@ -37,6 +36,7 @@ from data.tokenizer import Tokenizer
 from model.generation import generate
 from training import checkpoint as checkpoints
 from training.device import choose_device
+from training.folders import checkpoint_to_read
 
 
 def main(config: SampleConfig) -> None:

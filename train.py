@@ -22,7 +22,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_
 
 from configs.command_line import CommandLine, drop_standard_output
 from configs.overrides import override_of
-from configs.schema import TrainConfig, UserError, problems
+from configs.schema import TrainConfig, UserError
 
 COMMAND_LINE = CommandLine("train", TrainConfig, __doc__)
 if __name__ == "__main__":  # help, completion and refusals do not wait for torch
@@ -46,8 +46,9 @@ from data.batches import Batches
 from training import checkpoint as checkpoints
 from training.device import compiled, torch_errors_in_words
 from training.files import held
+from training.folders import BEST, FILES, LAST, folder_to_resume, refuse_odd_files
 from training.previews import MOST_MAPS
-from training.resuming import reasons_to_stay_ended, refuse_other_text, resumed_config
+from training.resuming import prepared_run
 from training.run import Diverged, Run
 from training.schedule import lr_factor
 from training.stopping import Stopped, StopSignal
@@ -138,9 +139,10 @@ def main(config: TrainConfig) -> float:
     if folder.is_relative_to(Path.cwd()):  # shorter to read and to paste
         folder = folder.relative_to(Path.cwd())
     overrides = list(HydraConfig.get().overrides.task)
-    with held(folder), logging_to(folder), StopSignal() as stop, torch_errors_in_words():
+    refuse_odd_files(folder)
+    with held(folder) as check, logging_to(folder), StopSignal() as stop, torch_errors_in_words():
         run, changes = prepared_run(config, folder, overrides)
-        run.open_folder()
+        run.open_folder(check)
         status = "failed"
         try:
             introduce(run, overrides, changes)
@@ -153,49 +155,23 @@ def main(config: TrainConfig) -> float:
             # Where the disk is full, say, the first error is the one to tell.
             with contextlib.nullcontext() if in_order else contextlib.suppress(OSError, UserError):
                 run.tracker.close(in_order)
-                write_summary(folder, run.summary(status, overrides))
+                write_summary(folder, run.summary(status))
         if status == "interrupted":
-            saved = checkpoints.load(folder / "last.pt")["step"]  # said only of what is there
+            saved = checkpoints.load(folder / LAST)["step"]  # said only of what is there
             go_on = shlex.quote(f"resume={folder}")
             log.info("interrupted: saved after step %d. Go on with: python train.py %s", saved, go_on)
             raise SystemExit(stop.exit_status)
-        report(run, status, overrides)
+        report(run, status)
     return float(run.best["loss_val"])
 
 
-def prepared_run(config: TrainConfig, folder: Path, overrides: list[str]) -> tuple[Run, list[str]]:
-    """A new run, or the one of config.resume with a sentence for each option that changed.
-
-    A run whose last.pt cannot be used goes on from previous.pt, the state before it.
-    """
-    if config.resume is None:
-        return Run(config, texts.load(config.data, config.model.block_size), folder), []
-    try:
-        return resumed_run(config, folder, "last.pt", overrides)
-    except checkpoints.Damaged as damage:
-        if not (folder / "previous.pt").exists():
-            raise
-        log.warning("%s; trying previous.pt, the state before it", damage)
-        return resumed_run(config, folder, "previous.pt", overrides)
-
-
-def resumed_run(typed: TrainConfig, folder: Path, source: str, overrides: list[str]) -> tuple[Run, list[str]]:
-    """The run that a file of its folder holds. Raises UserError, before anything is written, for what cannot be."""
-    saved = checkpoints.load(folder / source)
-    config, changes = resumed_config(saved["config"], typed, overrides)
-    if found := problems(config) + reasons_to_stay_ended(saved, config, folder):
-        raise UserError("; ".join(found))
-    corpus = texts.load(config.data, config.model.block_size)
-    refuse_other_text(saved, corpus)
-    return Run(config, corpus, folder, saved, source), changes
-
-
-def report(run: Run, status: str, overrides: list[str]) -> None:
+def report(run: Run, status: str) -> None:
     """What a person wants to see at the end: figures, a text if any are wanted, where things are, what to type next."""
     try:
-        print(f"\n{results_table(run.summary(status, overrides))}\n")
+        print(f"\n{results_table(run.summary(status))}\n")
         if run.config.trainer.sample_length:
-            print(f"{run.previews.sample(run.best_model(), 500)}\n")
+            best = checkpoints.model_from(checkpoints.load(run.folder / BEST), run.folder / BEST)
+            print(f"{run.previews.sample(best, 500)}\n")
         print(f"Saved in {run.folder}: {', '.join(saved_files(run.folder))}")
         print(f"Watch:  tensorboard --logdir {shlex.quote(str(run.folder.parent))}")
         print(f"Sample: python sample.py {shlex.quote(f'checkpoint={run.folder}')}", flush=True)
@@ -208,10 +184,9 @@ def report(run: Run, status: str, overrides: list[str]) -> None:
 
 def saved_files(folder: Path) -> list[str]:
     """The names of what a run has left, each checkpoint read back. Raises Damaged for one that is not what was written."""
-    for name in ("best.pt", "last.pt"):
+    for name in (BEST, LAST):
         checkpoints.load(folder / name)
-    names = ("best.pt", "last.pt", "previous.pt", "summary.json", "samples.txt", "config.yaml", "train.log")
-    return [name for name in names if (folder / name).exists()]
+    return [name for name in FILES if (folder / name).exists()]
 
 
 def introduce(run: Run, overrides: list[str], changes: list[str]) -> None:
@@ -238,15 +213,13 @@ def introduce(run: Run, overrides: list[str], changes: list[str]) -> None:
         log.info("going on after step %d; changed: %s", run.step, ", ".join(changes) or "nothing")
         if run.moved:
             moved = ", ".join(run.moved)
-            log.warning(
-                "other than where it was saved: %s; so the last digits may differ from an unbroken run's", moved
-            )
+            log.warning("%s, so from here on the last digits may differ from an unbroken run's", moved)
     elif config.model.bigram and config.model.bigram_init == "counts":
         log.info("the bigram table starts from counted pairs of characters: the model knows them before its first step")
 
 
 def before_any_run(config: Any, sweeping: bool) -> list[str]:
-    """Have the text at hand before a run begins; where Tiny Shakespeare cannot be had, turn a plain run to the Playlet.
+    """Find the folder of a run to go on with; have the text of a new one at hand, or turn a plain run to the Playlet.
 
     In a sweep, or with data.fallback=null, CannotBeHad is raised instead: nobody may find a night of runs on another text.
     """
@@ -255,7 +228,9 @@ def before_any_run(config: Any, sweeping: bool) -> list[str]:
         raise UserError(
             f"{processes} processes were started; training in several is not supported: run python train.py"
         )
-    if config.resume is not None or config.data.name != "tiny_shakespeare":
+    if config.resume is not None:
+        return [override_of("hydra.run.dir", str(folder_to_resume(config.resume)))]
+    if config.data.name != "tiny_shakespeare":
         return []
     try:
         texts.tiny_shakespeare(config.data)

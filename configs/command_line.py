@@ -28,7 +28,6 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from configs.overrides import OverrideReader, override_of, yaml_groups
-from configs.runs import folder_to_resume
 from configs.schema import UserError, options, problems
 
 CONFIGS = Path(__file__).parent
@@ -47,6 +46,7 @@ class CommandLine:
         self.overrides: list[str] = []
         self.sweeping = False
         self.created: list[Path] = []  # folders that were made for this run
+        self.found: Path | None = None  # or the one that was there
         self.search_path: list[str] = []  # the user's own configuration folder, if any
         ConfigStore.instance().store(name=f"{name}_schema", node=schema)
 
@@ -54,7 +54,14 @@ class CommandLine:
         """Answer help, completion and displays of the configuration; refuse, with status 2, what cannot be honoured."""
         _mend_standard_streams()
         try:
+            os.getcwd()
+        except FileNotFoundError:
+            sys.exit(self._say("the folder that you are in does not exist any more: go to one that does"))
+        try:
             self._prepare(arguments)
+        except BrokenPipeError:  # as in --help | head
+            drop_standard_output()
+            sys.exit()
         except (*_COMPOSITION_ERRORS, ValueError, AssertionError, OSError) as error:  # Hydra raises all of these
             sys.exit(self._say(_sentence(error)))
 
@@ -147,6 +154,9 @@ class CommandLine:
         )
         hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=self.name)(main)()
 
+    def _sets(self, key: str) -> bool:
+        return any(override.lstrip("+").startswith(f"{key}=") for override in self.overrides)
+
     def _replace(self, overrides: list[str]) -> None:
         keys = {override.partition("=")[0] for override in overrides}
         self.overrides = [override for override in self.overrides if override.partition("=")[0] not in keys] + overrides
@@ -171,11 +181,14 @@ class CommandLine:
 
     def _value_problems(self) -> Iterator[str]:
         jobs = list(self._jobs())
+        placed = self.sweeping or self._sets("hydra.run.dir")
         if not jobs:
             yield "the sweep has no jobs: a range in it is empty"
         for overrides in jobs:
             try:
                 composed = self._composed(overrides)
+                if placed and OmegaConf.select(composed, "resume") is not None:
+                    yield "resume= goes on in the run's own folder: leave out -m and hydra.run.dir"
                 mine = OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"])
                 yield from problems(OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(self.schema), mine)))
             except (*_COMPOSITION_ERRORS, ValueError) as error:
@@ -185,12 +198,14 @@ class CommandLine:
         """Make the folder of this run or sweep, so that it is nobody else's; returns the override that names it."""
         key = "hydra.sweep.dir" if self.sweeping else "hydra.run.dir"
         config = self._composed(next(self._jobs()))
-        typed = any(override.startswith(f"{key}=") for override in self.overrides)
-        if config.get("resume") is not None:
-            if self.sweeping or typed:
-                raise UserError("resume= goes on in the run's own folder: leave out -m and hydra.run.dir")
-            return override_of(key, str(folder_to_resume(config.resume)))
+        typed = self._sets(key)
         folder = Path(OmegaConf.select(config, key))
+        if "${" in str(folder):  # Hydra would read it as an interpolation, however it is written
+            raise UserError(f"{folder}: a folder with ${{ in its name cannot be used; rename it")
+        if folder.is_dir():
+            self.found = folder
+        if config.get("resume") is not None:
+            return override_of(key, str(folder))  # which `before` has found
         self.created = [place for place in (folder, *folder.parents) if not place.exists()]
         if not typed:
             folder = _new_folder(folder)
@@ -202,6 +217,8 @@ class CommandLine:
 
     def _leave_nothing_empty(self, folder: Path) -> None:
         """After a refusal, take away the folder if nothing of worth is in it, and those that were made around it."""
+        if folder == self.found:
+            return
         with contextlib.suppress(OSError):
             left = list(folder.iterdir())
             if len(left) == 1 and left[0].name in ("train.log", "multirun.yaml"):
@@ -247,11 +264,14 @@ def run_script(main: Callable[[list[str]], None], introduction: str | None) -> N
     """Run a small script with its arguments; what cannot be done is one sentence, and exit status 2."""
     _mend_standard_streams()
     arguments = sys.argv[1:]
-    if {"-h", "--help"} & {*arguments}:
-        print(introduction)
-        return
     try:
+        if {"-h", "--help"} & {*arguments}:
+            print(introduction, flush=True)
+            return
         main(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has had enough
+        drop_standard_output()
     except (UserError, OSError, ValueError) as error:
         print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
         sys.exit(2)

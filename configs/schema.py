@@ -179,7 +179,7 @@ class EvaluateConfig:
     )
     on_unknown: str = option("error", "what to do with characters never seen", choices=("error", "skip"))
     json: bool = option(False, "print one line of JSON", also="format")
-    device: str = option("auto", "auto, cpu, cuda, cuda:1, mps")
+    device: str | None = option(None, "auto, cpu, cuda, cuda:1, mps; null: as in training")
 
 
 def literal(text: str) -> str:
@@ -235,13 +235,17 @@ def _limit_problems(key: str, value: Any, metadata: Any) -> Iterator[str]:
     limits = dict(metadata["limits"])
     if isinstance(value, int):
         limits.setdefault("most", 2**31 - 1)
-    if not math.isfinite(value) or not all(holds[name](limit) for name, limit in limits.items()):
+    if not math.isfinite(value):
+        yield f"{key}={value} is refused: it must be a finite number"
+    elif not all(holds[name](limit) for name, limit in limits.items()):
         wanted = " and ".join(f"{words[name]} {limit}" for name, limit in limits.items())
-        yield f"{key}={value} is refused: it must be {wanted or 'a finite number'}"
+        yield f"{key}={value} is refused: it must be {wanted}"
 
 
 def _data_problems(data: DataConfig | OtherTextConfig) -> Iterator[str]:
-    if data.name == "text" and not data.path:
+    if data.path == "":
+        yield "data.path is empty: name a file, or leave it out"
+    elif data.name == "text" and data.path is None:
         yield "data=text needs a file: add data.path=FILE"
     if data.name == "playlet" and data.path is not None:
         yield f"data=playlet writes its own text and cannot read data.path={data.path}: use data=text"

@@ -19,6 +19,7 @@ from configs.command_line import run_script
 from configs.schema import UserError
 from training.files import write_text
 from training.previews import samples_by_step
+from training.tracking import changed_on_the_way
 
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- results: made by docs/results_table.py -->\n", "<!-- end of results -->\n"
@@ -70,16 +71,14 @@ def read_run(folder: Path) -> tuple[dict[str, Any], str]:
 
 def row(folder: Path, summary: dict[str, Any]) -> str:
     """One line of the table."""
-    command = shlex.join(["python", "train.py", *summary["overrides"]])
-    if any(
-        override.startswith("resume=") for override in summary["overrides"]
-    ):  # what was typed at the first start is not in the summary any more
-        command = f"{folder.name}, resumed"
+    command = code(shlex.join(["python", "train.py", *summary["overrides"]]))
+    for again in changed_on_the_way(summary):
+        command += f", after step {again['step']:,} {code(shlex.join(again['overrides']))}"
     steps, size, minutes = f"{summary['steps']:,}", f"{summary['parameters']:,}", f"{summary['train_seconds'] / 60:.2f}"
     if summary["best_step"] != summary["steps"]:
         steps = f"{summary['best_step']:,} of {steps}"
     line = written_line(folder, summary["best_step"])
-    return f"| {summary['model']} | {code(command)} | {steps} | {loss(summary['loss_val'])} | {size} | {minutes} | {line} |"
+    return f"| {summary['model']} | {command} | {steps} | {loss(summary['loss_val'])} | {size} | {minutes} | {line} |"
 
 
 def loss(nats: float) -> str:

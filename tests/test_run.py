@@ -1,5 +1,6 @@
 """The folder of a run: what is kept there, what is taken back, and what is done about a file that is lost."""
 
+import errno
 import math
 import os
 from collections.abc import Iterator
@@ -12,8 +13,9 @@ import torch
 from configs.schema import TrainConfig, UserError
 from data.corpus import Corpus
 from tests.faults.outcome import plain
-from train import prepared_run, train
+from train import train
 from training import checkpoint as checkpoints
+from training.resuming import prepared_run
 from training.run import Diverged, Run
 from training.stopping import StopSignal
 
@@ -36,6 +38,7 @@ def folder(small_config: TrainConfig, corpus: Corpus, tmp_path: Path) -> Path:
 
 
 def resumed(folder: Path, **changes: int) -> Run:
+    """The run that goes on, as the command line would have it with these options of `trainer`."""
     overrides = [f"trainer.{key}={value}" for key, value in changes.items()]
     config = TrainConfig(resume=str(folder))
     for key, value in changes.items():
@@ -100,7 +103,7 @@ def test_a_lost_best_model_is_written_again_from_a_state_of_its_step(
         found = checkpoints.load(folder / "best.pt")
         del lost["points"], found["points"]  # what TensorBoard showed is more by the time that a whole state is saved
         assert plain(found) == plain(lost)
-        assert run.loss_of_best_file == run.best["loss_val"] == lost["best"]["loss_val"]
+        assert run.best == lost["best"]
 
 
 def test_a_lost_best_model_that_is_nowhere_else_is_said(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -115,18 +118,93 @@ def test_a_lost_best_model_that_is_nowhere_else_is_said(folder: Path, caplog: py
     assert step_of(folder / "best.pt") == 30
 
 
-def test_a_best_model_ahead_of_the_run_is_not_replaced_by_a_worse_one(folder: Path) -> None:
-    """As when the process was killed between the two saves of an evaluation."""
+def test_a_best_model_ahead_of_the_state_is_not_replaced_by_a_worse_one(folder: Path) -> None:
+    """As when the newest state is damaged, and the run goes on from the one before."""
     best = (folder / "best.pt").read_bytes()
     (folder / "last.pt").unlink()  # the run stands at step 10, its best model at step 20
     run = resumed(folder, max_steps=30)
-    assert run.best["step"] == 10
-    run.config.optimizer.lr = run.config.optimizer.table_lr = 0.0  # it gets no better any more
+    assert (run.step, run.best["step"]) == (10, 20)
     with opened(run):
         run.step = 15
-        run.evaluate_and_save()
-        assert run.best["step"] == 15  # of this run, which decides by its own course
-        assert (folder / "best.pt").read_bytes() == best  # and a better model is kept
+        run.evaluate_and_save()  # of the weights of step 10, which are worse
+        assert run.best["step"] == 20
+        assert (folder / "best.pt").read_bytes() == best
+
+
+def test_a_best_model_that_the_run_was_killed_before_writing_is_had_from_the_state(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    best = (folder / "best.pt").read_bytes()
+    older = checkpoints.load(folder / "best.pt")
+    older["step"], older["best"] = 10, {"step": 10, "loss_val": 9.0, "waited": 0}
+    checkpoints.save(folder / "best.pt", older)
+    with opened(resumed(folder, max_steps=30)):
+        assert "best.pt" not in caplog.text
+        assert step_of(folder / "best.pt") == 20
+        weights = checkpoints.load(folder / "best.pt")["model"]
+    (folder / "best.pt").write_bytes(best)
+    assert plain(weights) == plain(checkpoints.load(folder / "best.pt")["model"])
+
+
+@pytest.mark.parametrize("part", ["corpus", "sizes"])
+def test_the_best_model_of_another_run_is_not_taken_for_the_runs_own(
+    folder: Path, caplog: pytest.LogCaptureFixture, part: str
+) -> None:
+    other = checkpoints.load(folder / "best.pt")
+    other["step"] = other["best"]["step"] = 1000
+    if part == "corpus":
+        other["corpus"]["sha256"] = "of another text"
+    else:
+        other["sizes"]["dropout"] = 0.5
+    checkpoints.save(folder / "best.pt", other)
+    with opened(resumed(folder, max_steps=30)) as run:
+        assert "best.pt is of another run; it is written again" in caplog.text
+        assert run.best["step"] == step_of(folder / "best.pt") == 20
+
+
+def test_a_run_that_has_lost_its_best_model_at_its_very_end_finds_one(folder: Path) -> None:
+    for name in ("last.pt", "previous.pt"):
+        checkpoint = checkpoints.load(folder / name)
+        checkpoint["best"]["step"] = 5
+        checkpoints.save(folder / name, checkpoint)
+    (folder / "best.pt").unlink()
+    with opened(resumed(folder)) as run:  # it has no summary yet: the process was killed before
+        assert train(run, StopSignal()) == "finished"
+        assert run.best["step"] == step_of(folder / "best.pt") == 20
+
+
+def test_options_given_on_resuming_outlive_a_kill(folder: Path) -> None:
+    with opened(resumed(folder, max_steps=40)):
+        pass
+    assert checkpoints.load(folder / "last.pt")["config"]["trainer"]["max_steps"] == 40
+    assert resumed(folder).config.trainer.max_steps == 40
+
+
+def test_a_resumption_that_cannot_write_leaves_what_was_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "summary.json").write_text("{}")
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if "events" not in path.name}
+    run = resumed(folder, max_steps=40)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(UserError, match=r"cannot write .*last\.pt: No space left on device"):
+        run.open_folder()
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if "events" not in path.name} == before
+
+
+def test_too_little_memory_is_no_damage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (MemoryError(), torch.OutOfMemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")):
+
+        def fail(*_: object, error: Exception = error) -> None:
+            raise error
+
+        for place in ((torch, "load"), (checkpoints, "LanguageModel"), (checkpoints, "restore_optimizer")):
+            with monkeypatch.context() as patched:
+                patched.setattr(*place, lambda *_, **__: fail())
+                with pytest.raises(type(error)):
+                    resumed(folder, max_steps=40)
 
 
 def test_what_was_shown_from_its_step_on_is_taken_back(folder: Path) -> None:
@@ -135,7 +213,7 @@ def test_what_was_shown_from_its_step_on_is_taken_back(folder: Path) -> None:
     (folder / "last.pt").unlink()
     (folder / ".best.pt.tmp").write_bytes(b"cut short")
     (folder / "summary.json").write_text("{}")
-    with opened(resumed(folder)):
+    with opened(resumed(folder)):  # at step 10, whose sample is drawn anew
         assert not list(folder.glob(".*"))
         assert not (folder / "summary.json").exists()
         assert (folder / "samples.txt").read_text() == text[: text.index("=== step 20")]
@@ -153,7 +231,7 @@ def test_a_folder_with_any_part_of_a_run_is_left_alone(
     small_config: TrainConfig, corpus: Corpus, tmp_path: Path, name: str
 ) -> None:
     (tmp_path / name).write_text("of another run")
-    with pytest.raises(UserError, match="holds a run already: choose another folder, or go on with resume="):
+    with pytest.raises(UserError, match=r"holds (a run already|what is left of a run): choose another folder"):
         Run(small_config, corpus, tmp_path).open_folder()
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "of another run")]
 

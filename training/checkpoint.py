@@ -1,7 +1,8 @@
 """Checkpoints: one file that holds everything a run or a sample needs, only tensors and plain types inside.
 
-Top-level keys: format, model (weights by name), sizes, vocabulary, corpus, config, step, best, latest, points, seconds,
-optimizer, random, versions. `best.pt` has no optimizer and no random state: it is what one samples from and shares.
+Top-level keys: format, run (a name that all files of the run share), model (weights by name), sizes, vocabulary, corpus,
+config, starts (what was typed, first and on going on), step, best, latest, points, seconds, samples_length, optimizer,
+random, versions. `best.pt` has no optimizer and no random state: it is what one samples from and shares.
 
 The file is a zip archive, as torch.save writes it, and the archive's comment holds the SHA-256 of all before it.
 """
@@ -15,29 +16,35 @@ from typing import Any
 
 import numpy as np
 import torch
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
-from configs.schema import ModelConfig, TrainConfig, UserError, problems
+from configs.schema import ModelConfig, TrainConfig, UserError, literal, problems
 from data.tokenizer import Tokenizer
 from model.language_model import LanguageModel
+from training.device import is_memory_shortage
 from training.files import write_bytes
+from training.folders import STATES
 
 FORMAT = 2
 _TYPES: dict[str, Any] = {
-    "format": int, "model": dict, "sizes": dict, "vocabulary": str, "corpus": dict, "config": dict, "step": int,
-    "best": dict, "latest": dict, "points": dict, "seconds": dict, "optimizer": dict | None, "random": dict | None,
-    "versions": dict,
+    "format": int, "run": str, "model": dict, "sizes": dict, "vocabulary": str, "corpus": dict, "config": dict,
+    "starts": list, "step": int, "best": dict, "latest": dict, "points": dict, "seconds": dict, "samples_length": int,
+    "optimizer": dict | None, "random": dict | None, "versions": dict,
 }  # fmt: skip
 _PARTS: dict[str, dict[str, Any]] = {
     "best": {"step": int, "loss_val": float, "waited": int},
     "latest": {"evaluated": int, "loss_train": float, "loss_val": float, "loss_val_by_position": list},
     "seconds": {"train": float, "eval": float},
+    "corpus": {"name": str, "sha256": str, "characters": int, "vocab_size": int},
+    "versions": {"torch": str, "device": str, "precision": str, "attention": str, "threads": str},
 }
 
 Checkpoint = dict[str, Any]
 
 
 class Damaged(UserError):
-    """A checkpoint file that cannot be used; perhaps an older one can."""
+    """A checkpoint file whose content cannot be used, or none at all: an older one may do instead."""
 
 
 def save(path: Path, checkpoint: Checkpoint, previous: Path | None = None) -> None:
@@ -71,21 +78,29 @@ _SEAL_LENGTH = len(_seal_of(b""))
 def load(path: Path) -> Checkpoint:
     """Read a checkpoint without running anything in it, its tensors on the CPU.
 
-    Raises Damaged, in one sentence, for a file that is missing, not whole to the last bit, or not one of ours.
+    Raises Damaged, in one sentence, for a file that is missing, not whole to the last bit, or not one of ours, and a plain
+    UserError for one that cannot be read at the moment.
     """
     try:
         if path.exists() and not path.is_file():
             raise Damaged(f"the checkpoint {path} is no file")
         raw = path.read_bytes()
     except OSError as error:
-        raise Damaged(f"cannot read the checkpoint {path}: {error.strerror or error}") from error
+        kind = Damaged if isinstance(error, FileNotFoundError) else UserError
+        raise kind(f"cannot read the checkpoint {path}: {error.strerror or error}") from error
+    if b"sha256:" not in raw[-_SEAL_LENGTH:]:
+        raise Damaged(
+            f"{path} is cut short, or of another program or an earlier version: it does not end in a checksum"
+        )
     if raw[-_SEAL_LENGTH:] != _seal_of(memoryview(raw)[:-_SEAL_LENGTH]):
-        raise Damaged(f"{path} is no checkpoint, or a damaged one (its checksum is not right): nothing in it was run")
+        raise Damaged(f"{path} is damaged: its checksum is not right")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch muses about odd files before it refuses them
             checkpoint = torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
     except Exception as error:  # the many ways in which torch reports a file that is no checkpoint
+        if is_memory_shortage(error):
+            raise
         raise Damaged(f"{path} holds more than tensors and plain values: nothing in it was run") from error
     if isinstance(checkpoint, dict) and isinstance(checkpoint.get("format"), int) and checkpoint["format"] != FORMAT:
         raise Damaged(f"{path} has checkpoint format {checkpoint['format']}, and this version reads format {FORMAT}")
@@ -112,6 +127,8 @@ def model_from(checkpoint: Checkpoint, path: Path) -> LanguageModel:
             model = LanguageModel(config, vocab_size)
         model.load_state_dict(checkpoint["model"])
     except Exception as error:
+        if is_memory_shortage(error):
+            raise
         raise Damaged(f"{path} is damaged: its weights and sizes do not belong together") from error
     if not has_finite_weights(model):
         raise Damaged(f"{path} holds weights that are not finite numbers")
@@ -120,7 +137,7 @@ def model_from(checkpoint: Checkpoint, path: Path) -> LanguageModel:
 
 def best_from_states(folder: Path, step: int) -> Checkpoint | None:
     """What best.pt of this step held, from a full state that was saved together with it; None if there is none."""
-    for name in ("last.pt", "previous.pt"):
+    for name in STATES:
         try:
             state = load(folder / name)
         except Damaged:
@@ -128,6 +145,28 @@ def best_from_states(folder: Path, step: int) -> Checkpoint | None:
         if state["step"] == state["best"]["step"] == step:
             return {**state, "optimizer": None, "random": None}
     return None
+
+
+def configuration_of(checkpoint: Checkpoint) -> TrainConfig:
+    """The configuration of a checkpoint. Raises UserError if this version of the project would not take it."""
+    try:
+        saved = _literal(checkpoint["config"])
+        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), saved))
+    except OmegaConfBaseException as error:
+        raise UserError(f"the run was made by another version of this project: {str(error).splitlines()[0]}") from error
+    assert isinstance(config, TrainConfig)
+    if found := problems(config):
+        raise UserError(f"the run's own configuration cannot be used: {'; '.join(found)}")
+    return config
+
+
+def _literal(saved: Any) -> Any:
+    """A saved configuration whose texts are read as they are."""
+    if isinstance(saved, dict):
+        return {key: _literal(value) for key, value in saved.items()}
+    if isinstance(saved, list):
+        return [_literal(value) for value in saved]
+    return literal(saved) if isinstance(saved, str) else saved
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ class Setup:
         gpu = self.device.type == "cuda"
         return {
             "device": self.device.type,
-            "processor": torch.cuda.get_device_name(self.device) if gpu else torch.backends.cpu.get_cpu_capability(),
+            "instructions": torch.cuda.get_device_name(self.device) if gpu else torch.backends.cpu.get_cpu_capability(),
             "precision": _name(self.precision),
             "attention": self.attention_path,
             "threads": str(self.threads),
@@ -125,13 +125,18 @@ def _choose_attention_path(name: str, device: torch.device, precision: torch.dty
 _SHORTAGES = ("allocate memory", "Storage size calculation overflowed", "invalid dimension size")
 
 
+def is_memory_shortage(error: Exception) -> bool:
+    """Whether this is one of the several ways in which torch says that memory does not suffice."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in _SHORTAGES)
+
+
 @contextmanager
 def torch_errors_in_words() -> Iterator[None]:
-    """Turn the several ways in which torch says that memory does not suffice, or what it cannot repeat, into a UserError."""
+    """Turn torch's words for too little memory, or for what it cannot repeat, into a UserError."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in _SHORTAGES):
+        if is_memory_shortage(error):
             raise UserError(
                 "memory does not suffice: choose smaller sizes, or for training a larger trainer.grad_accumulation"
             ) from error

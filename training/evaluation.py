@@ -27,6 +27,14 @@ class Evaluation:
     def bits_per_char(self) -> float:
         return self.nats / math.log(2)
 
+    @property
+    def perplexity(self) -> float:
+        """The number of equally likely characters that would be as hard to guess; infinite where floats do not reach."""
+        try:
+            return math.exp(self.nats)
+        except OverflowError:
+            return math.inf
+
 
 @torch.no_grad()
 def evaluate(
@@ -67,6 +75,7 @@ def evaluate(
                 counts[:seen_before] += 1
         rest = targets - int(counts.sum())
         if rest:
+            between(targets - rest)
             nats = _nats(model, ids[whole * stride :][None], setup)[0]
             uncounted = slice(len(nats) - rest, len(nats))
             sums[uncounted] += nats[uncounted]

@@ -1,12 +1,14 @@
 """Files that are whole at every moment, and a folder that one process alone writes to."""
 
 import contextlib
+import itertools
 import logging
 import os
 import platform
+import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from configs.schema import UserError
@@ -16,22 +18,29 @@ if sys.platform != "win32":
 
 log = logging.getLogger(__name__)
 
+LOCK = "run.lock"
+
 
 def write_bytes(path: Path, content: bytes | memoryview, previous: Path | None = None) -> None:
     """Put content in the place of `path`; what stood there goes on under the name `previous`, where that is given.
 
     At every moment, also if the process is killed or the power fails, each of the two names holds a whole file: the one
-    before or the new one. What is written is on the disk when this returns. Raises UserError that names path and cause.
+    before or the new one, and never both the same. What is written is on the disk when this returns.
+
+    Raises UserError that names path and cause.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary, spare = _beside(path), None
     try:
         with open(temporary, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         if previous is not None and path.exists():
-            _name_also(path, previous)
+            spare = _named_also(path, _beside(previous))
         os.replace(temporary, path)
+        if previous is not None and spare is not None:
+            os.replace(spare, previous)
+            spare.unlink(missing_ok=True)  # where both were one file already, POSIX renames nothing
         if os.name == "posix":  # the new name, too, must survive a power cut
             folder = os.open(path.parent, os.O_RDONLY)
             try:
@@ -40,7 +49,9 @@ def write_bytes(path: Path, content: bytes | memoryview, previous: Path | None =
                 os.close(folder)
     except OSError as error:
         with contextlib.suppress(OSError):
-            temporary.unlink()
+            temporary.unlink(missing_ok=True)
+            if spare is not None:
+                spare.unlink(missing_ok=True)
         unharmed = ". What was saved before is unharmed" if path.exists() else ""
         raise UserError(f"cannot write {path}: {error.strerror or error}{unharmed}") from error
 
@@ -59,50 +70,78 @@ def append_text(path: Path, text: str) -> None:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def remove_strays(folder: Path) -> None:
-    """Remove what writes that a kill cut short have left behind."""
-    for stray in folder.glob(".*.tmp"):
-        stray.unlink(missing_ok=True)
+def length_of(path: Path) -> int:
+    """The size of a file in bytes, 0 if there is none."""
+    return path.stat().st_size if path.exists() else 0
 
 
-def _name_also(path: Path, previous: Path) -> None:
-    """Let `previous` name the file of `path` as well, in one stroke where the file system has hard links."""
-    link = previous.with_name(f".{previous.name}.tmp")
-    link.unlink(missing_ok=True)
+def first_free(path: Path) -> Path:
+    """The path, or with _2, _3, ... behind it, the first that is not taken."""
+    numbered = (path.with_name(f"{path.name}_{number}") for number in itertools.count(2))
+    return next(free for free in itertools.chain([path], numbered) if not os.path.lexists(free))
+
+
+def cut_short(path: Path, length: int) -> None:
+    """Leave at most the first `length` bytes of a file."""
+    if length_of(path) > length:
+        os.truncate(path, length)
+
+
+def remove_strays(folder: Path, names: Iterable[str]) -> None:
+    """Remove what a kill may have left of writing files with these names."""
+    for name in names:
+        _beside(folder / name).unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> Path:
+    """The name under which the new content of a file stands until it is whole."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+def _named_also(path: Path, name: Path) -> Path:
+    """Give the file of `path` another name, or where the file system has no hard links, a copy."""
+    name.unlink(missing_ok=True)
     try:
-        os.link(path, link)
-    except OSError:  # no hard links here: for a moment there is no `path`, but `previous` is whole
-        os.replace(path, previous)
-        return
-    try:
-        os.replace(link, previous)
-    finally:
-        link.unlink(missing_ok=True)  # where both were one file already, POSIX renames nothing
+        os.link(os.path.realpath(path), name)  # what a symbolic link leads to, not the link
+    except OSError:
+        shutil.copyfile(path, name)
+    return name
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
+def held(folder: Path) -> Iterator[Callable[[], None]]:
     """Hold a run folder for this process alone; whoever comes second gets a UserError that says who holds it.
 
-    The operating system lets go of what a killed process held. Windows has no such lock: there, two may meet.
+    Gives a function that raises UserError once another folder, or none, stands in the place of the one that is held. The
+    operating system lets go of what a killed process held. Windows has no such lock: there, two may meet.
     """
-    path = folder / "lock"
+    path = folder / LOCK
     descriptor = _locked(path)
+    place = os.stat(folder)
+
+    def check() -> None:
+        if not folder.is_dir() or not os.path.samestat(place, os.stat(folder)):
+            raise UserError(
+                f"{folder} is not the folder any more that the run began in: stopped, without writing to it"
+            )
+
     try:
         with contextlib.suppress(OSError):  # on a full disk the lock holds, though it cannot say whose it is
             since = time.strftime("%Y-%m-%d %H:%M:%S")
             os.write(descriptor, f"process {os.getpid()} on {platform.node()}, since {since}\n".encode())
-        yield
+        yield check
     finally:
-        with contextlib.suppress(OSError):
-            path.unlink()
+        if _is_still(path, descriptor):
+            with contextlib.suppress(OSError):
+                path.unlink()
         os.close(descriptor)
 
 
 def _locked(path: Path) -> int:
+    never_elsewhere = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     while True:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | never_elsewhere, 0o644)
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror}") from error
         if sys.platform != "win32":
@@ -117,8 +156,15 @@ def _locked(path: Path) -> int:
                 log.warning(
                     "%s cannot be locked (%s): see to it that nothing else goes on with it", path, error.strerror
                 )
-        with contextlib.suppress(OSError):
-            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+        if _is_still(path, descriptor):
+            with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, 0)  # the words of a process that was killed
-                return descriptor
+            return descriptor
         os.close(descriptor)  # whoever held it removed it in the meantime: this is no file any more
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except OSError:
+        return False

@@ -13,7 +13,7 @@ from data.corpus import Corpus, unescaped
 from model.generation import generate
 from model.language_model import LanguageModel
 from training.evaluation import position_groups
-from training.files import append_text, write_text
+from training.files import append_text
 from training.pictures import LONGEST_PROBE, Picture, attention_map, chart
 from training.tracking import Tracker
 
@@ -109,13 +109,3 @@ def samples_by_step(text: str) -> dict[int, str]:
     """The samples in a samples.txt, by the step that wrote them."""
     _, *parts = _SAMPLE_HEAD.split(text)
     return {int(step): sample.removesuffix("\n\n") for step, sample in zip(parts[::2], parts[1::2], strict=True)}
-
-
-def take_back_samples(path: Path, step: int) -> None:
-    """Leave in a samples.txt only what was written before a step: a run that goes on from there writes the rest anew."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return
-    kept = next((match.start() for match in _SAMPLE_HEAD.finditer(text) if int(match[1]) >= step), len(text))
-    write_text(path, text[:kept])

@@ -1,15 +1,18 @@
 """Going on with a run: its own configuration, with the few changes that leave it the same run."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
-from configs.schema import TrainConfig, UserError, literal
+from configs.schema import TrainConfig, UserError, problems
+from data import corpus as texts
 from data.corpus import Corpus
-from training.checkpoint import Checkpoint
+from training.checkpoint import Checkpoint, Damaged, configuration_of, load
+from training.folders import BEST, LAST, PREVIOUS, SUMMARY
+from training.run import Run
+
+log = logging.getLogger(__name__)
 
 # Where, how long and how fast to learn, and what to look at on the way. Anything else would make it another run.
 MAY_CHANGE = {
@@ -34,7 +37,49 @@ MAY_CHANGE = {
 _ENDINGS = ("finished", "early_stopped", "time_limit")
 
 
-def resumed_config(saved: dict[str, Any], typed: TrainConfig, overrides: list[str]) -> tuple[TrainConfig, list[str]]:
+def prepared_run(config: TrainConfig, folder: Path, overrides: list[str]) -> tuple[Run, list[str]]:
+    """A new run, or the one of config.resume with a sentence for each option that changed; nothing is written yet.
+
+    A run whose last.pt cannot be used goes on from previous.pt, the state before it. Raises UserError for what cannot be.
+    """
+    changes: list[str] = []
+    if config.resume is None:
+        run = Run(config, texts.load(config.data, config.model.block_size), folder)
+    else:
+        run, changes = _resumed_run(config, folder, overrides)
+    run.starts.append({"step": run.step, "overrides": [word for word in overrides if not word.startswith("resume=")]})
+    return run, changes
+
+
+def _resumed_run(config: TrainConfig, folder: Path, overrides: list[str]) -> tuple[Run, list[str]]:
+    try:
+        return _run_from(folder, LAST, config, overrides)
+    except Damaged as damage:
+        if not (folder / PREVIOUS).exists():
+            raise
+        log.warning("%s; trying %s, the state before it", damage, PREVIOUS)
+        try:
+            return _run_from(folder, PREVIOUS, config, overrides)
+        except Damaged as damage_too:
+            left = f"; {folder / BEST} can still be sampled from" if (folder / BEST).exists() else ""
+            raise UserError(f"there is nothing to go on with: {damage}; {damage_too}{left}") from None
+
+
+def _run_from(folder: Path, source: str, typed: TrainConfig, overrides: list[str]) -> tuple[Run, list[str]]:
+    saved = load(folder / source)
+    config, changes = resumed_config(saved, typed, overrides)
+    if found := problems(config) + reasons_to_stay_ended(saved, config, folder):
+        raise UserError("; ".join(found))
+    try:
+        corpus = texts.load(config.data, config.model.block_size)
+    except UserError as error:
+        hint = ". If it has moved, say where it is with data.path=FILE" if config.data.path else ""
+        raise UserError(f"{error}{hint}") from None
+    refuse_other_text(saved, corpus)
+    return Run(config, corpus, folder, saved, source), changes
+
+
+def resumed_config(saved: Checkpoint, typed: TrainConfig, overrides: list[str]) -> tuple[TrainConfig, list[str]]:
     """The checkpoint's configuration with the overrides typed now, and a sentence for each change.
 
     `typed` is the configuration that the command line alone would give. Raises UserError that names every override that
@@ -52,28 +97,14 @@ def resumed_config(saved: dict[str, Any], typed: TrainConfig, overrides: list[st
     for section, _, name in (key.rpartition(".") for key in keys if key != "resume"):
         before, now = (getattr(getattr(one, section), name) for one in (config, typed))
         if before != now:
-            changes.append(f"{section}.{name}: {before} -> {now}")
+            changes.append(f"{section}.{name}: {_typed(before)} -> {_typed(now)}")
             setattr(getattr(config, section), name, now)
     return config, changes
 
 
-def configuration_of(saved: dict[str, Any]) -> TrainConfig:
-    """The configuration in a checkpoint. Raises UserError if it is of another version of this project."""
-    try:
-        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), _literal(saved)))
-    except OmegaConfBaseException as error:
-        raise UserError(f"the run was made by another version of this project: {str(error).splitlines()[0]}") from error
-    assert isinstance(config, TrainConfig)
-    return config
-
-
-def _literal(saved: Any) -> Any:
-    """A saved configuration whose texts are read as they are."""
-    if isinstance(saved, dict):
-        return {key: _literal(value) for key, value in saved.items()}
-    if isinstance(saved, list):
-        return [_literal(value) for value in saved]
-    return literal(saved) if isinstance(saved, str) else saved
+def _typed(value: Any) -> str:
+    """A value as one types it."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def reasons_to_stay_ended(saved: dict[str, Any], config: TrainConfig, folder: Path) -> list[str]:
@@ -83,20 +114,22 @@ def reasons_to_stay_ended(saved: dict[str, Any], config: TrainConfig, folder: Pa
     """
     trainer, reasons = config.trainer, []
     over = has_ended(folder)
-    if saved["step"] > trainer.max_steps or (over and saved["step"] == trainer.max_steps):
-        reasons.append(f"the run has done its {saved['step']} steps: to train it further, add trainer.max_steps=N")
+    if saved["step"] > trainer.max_steps:
+        reasons.append(f"{folder} has done {saved['step']} steps, more than trainer.max_steps={trainer.max_steps}")
+    elif over and saved["step"] == trainer.max_steps:
+        reasons.append(f"{folder} has done its {saved['step']} steps: to train it further, add trainer.max_steps=N")
     if over and trainer.max_minutes is not None and saved["seconds"]["train"] >= 60 * trainer.max_minutes:
-        reasons.append(f"the run has used its {trainer.max_minutes:g} minutes: add trainer.max_minutes=N, or null")
+        reasons.append(f"{folder} has used its {trainer.max_minutes:g} minutes: add trainer.max_minutes=N, or null")
     if over and trainer.patience is not None and saved["best"]["waited"] >= trainer.patience:
-        reasons.append(f"the run got no better for {trainer.patience} evaluations: add trainer.patience=N, or null")
+        reasons.append(f"{folder} got no better for {trainer.patience} evaluations: add trainer.patience=N, or null")
     return reasons
 
 
 def has_ended(folder: Path) -> bool:
     """Whether the run in a folder has come to its end in order, by its summary.json."""
     try:
-        return json.loads((folder / "summary.json").read_text(encoding="utf-8"))["status"] in _ENDINGS
-    except (OSError, ValueError, LookupError, TypeError):
+        return json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["status"] in _ENDINGS
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return False
 
 

@@ -4,6 +4,7 @@ import logging
 import math
 import os
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -15,19 +16,19 @@ from torch.optim import Optimizer
 
 from configs.schema import TrainConfig, UserError, values
 from data.corpus import Corpus
-from data.ngrams import baseline_losses, bigram_log_probabilities
+from data.ngrams import baseline_losses
 from model.language_model import LanguageModel
 from training import checkpoint as checkpoints
-from training.device import choose_setup
+from training.device import choose_setup, is_memory_shortage
 from training.evaluation import evaluate
-from training.files import remove_strays, write_text
+from training.files import cut_short, first_free, length_of, remove_strays, write_text
+from training.folders import BEST, CONFIG, FILES, LAST, PREVIOUS, SAMPLES, SUMMARY, holds_a_run
+from training.initialization import new_model
 from training.optimizers import make_optimizer
-from training.previews import Previews, take_back_samples
+from training.previews import Previews
 from training.tracking import Tracker
 
 log = logging.getLogger(__name__)
-
-_LARGEST_BIGRAM_VOCABULARY = 8192  # above it the table, its gradient and AdamW's two memories take over a gigabyte
 
 
 class Diverged(UserError):
@@ -45,6 +46,7 @@ class Run:
     """The content of a checkpoint, alive, and the folder it is written to."""
 
     tracker: Tracker
+    check: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -52,7 +54,7 @@ class Run:
         corpus: Corpus,
         folder: Path,
         saved: checkpoints.Checkpoint | None = None,
-        source: str = "last.pt",
+        source: str = LAST,
     ) -> None:
         """A new run, or with `saved` the one that the file `source` of the folder holds; nothing is written yet.
 
@@ -60,12 +62,14 @@ class Run:
         """
         self.config, self.corpus, self.folder = config, corpus, folder
         self.resumed_from = None if saved is None else folder / source
+        self.same_as_saved = False  # whether last.pt says all that this run is
         self.setup = choose_setup(config.trainer)
         torch.manual_seed(config.seed)
         model = new_model(config, corpus) if saved is None else checkpoints.model_from(saved, folder / source)
         model.use_attention(self.setup.attention_path)
         self.model: LanguageModel = model.to(self.setup.device)
         self.optimizer: Optimizer = make_optimizer(self.model, config.optimizer)
+        self.name = uuid.uuid4().hex  # tells its files from any other run's
         self.step = 0  # optimizer updates so far
         self.best: dict[str, Any] = {"step": 0, "loss_val": math.inf, "waited": 0}  # waited: evaluations since
         # The losses of the latest step and of the latest evaluation, which was after step `evaluated`.
@@ -73,12 +77,14 @@ class Run:
         self.latest: dict[str, Any] = nothing
         self.points: dict[str, float] = {}  # of TensorBoard's curves, at this step
         self.seconds = {"train": 0.0, "eval": 0.0}
-        self.loss_of_best_file = math.inf  # what best.pt holds; inf: there is none
+        self.samples_length = 0  # bytes of samples.txt when it held no sample of this step yet
         self.recovered_best: checkpoints.Checkpoint | None = None
         self.moved: list[str] = []  # what is not as it was where the run was saved
+        self.starts: list[dict[str, Any]] = []  # after which step, and with what typed, it was begun and gone on with
         if saved is not None:
             self._restore(saved, folder / source)
             self._look_at_best()
+            self.same_as_saved = source == LAST and saved["config"] == asdict(config)
         self.validation = torch.from_numpy(corpus.validation)
         self.baselines = baseline_losses(corpus.train, corpus.validation, corpus.tokenizer.vocab_size)
         self.previews = Previews(config, corpus, self.baselines)
@@ -86,65 +92,77 @@ class Run:
     def _restore(self, saved: checkpoints.Checkpoint, path: Path) -> None:
         if saved["optimizer"] is None or saved["random"] is None:
             raise checkpoints.Damaged(f"{path} holds a model to sample from, as best.pt does, and no run to go on with")
-        self.step, self.best, self.latest = saved["step"], saved["best"], saved["latest"]
-        self.points, self.seconds = saved["points"], saved["seconds"]
+        self.name, self.step, self.best, self.latest = saved["run"], saved["step"], saved["best"], saved["latest"]
+        self.points, self.seconds, self.samples_length = saved["points"], saved["seconds"], saved["samples_length"]
+        self.starts = saved["starts"]
         try:
             checkpoints.restore_optimizer(self.optimizer, saved["optimizer"])
             checkpoints.restore_random_state(saved["random"], self.setup.device)
         except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+            if is_memory_shortage(error):
+                raise
             raise checkpoints.Damaged(f"{path} is damaged: its optimizer or random state does not fit") from error
-        here = self._made_with()
-        self.moved = [
-            f"{key} {was} -> {here.get(key)}" for key, was in saved["versions"].items() if was != here.get(key)
-        ]
+        for key, now in self._made_with().items():
+            if (was := saved["versions"].get(key)) != now:
+                self.moved.append(f"{key} was {was} and is {now}")
 
     def _look_at_best(self) -> None:
-        """See what best.pt holds, and where it is lost, whether a state holds the same."""
-        path = self.folder / "best.pt"
+        """Hold best.pt against what the state says of it, and see where to have it from if they differ."""
+        path, lost = self.folder / BEST, None
         try:
             found = checkpoints.load(path)
             checkpoints.model_from(found, path)
-            self.loss_of_best_file = found["best"]["loss_val"]
+            if found["run"] != self.name:
+                raise checkpoints.Damaged(f"{path} is of another run")
+            if found["best"]["loss_val"] == self.best["loss_val"]:
+                return
+            if found["step"] > self.best["step"] or not math.isfinite(self.best["loss_val"]):
+                self.best = found["best"]  # this is the state before: the run will come there
+                return
         except checkpoints.Damaged as damage:
             if not math.isfinite(self.best["loss_val"]):
                 return  # none was saved yet
-            self.recovered_best = checkpoints.best_from_states(self.folder, self.best["step"])
-            if self.recovered_best is None:
-                log.warning("%s; the best model from now on takes its place", damage)
-                self.best = {"step": self.step, "loss_val": math.inf, "waited": 0}
-            else:
-                log.warning("%s; it is written again, since a state of the run has the same weights", damage)
-                self.loss_of_best_file = self.best["loss_val"]
+            lost = damage
+        self.recovered_best = checkpoints.best_from_states(self.folder, self.best["step"])
+        if self.recovered_best is not None:
+            if lost is not None:  # else the process was killed before it wrote best.pt
+                log.warning("%s; it is written again, since a state of the run has the same weights", lost)
+            return
+        log.warning("%s; the best model from now on takes its place", lost or f"{path} is not the run's best any more")
+        self.best = {"step": self.step, "loss_val": math.inf, "waited": 0}
+        self.latest["evaluated"] = -1  # now, that is
 
-    def open_folder(self) -> None:
-        """Claim the folder, which this process holds, and open what is written there. Raises UserError if it has a run.
+    def open_folder(self, check: Callable[[], None] = lambda: None) -> None:
+        """Claim the folder and open what is written there. Raises UserError if it has a run.
+
+        `check` is called before every save, and raises UserError once the folder is not this process's own any more.
 
         A run that goes on takes back what was shown of its step and later ones, and shows its step anew. So each step is
-        there once, whenever the process before was stopped.
+        there once, whenever the process before was stopped. What was there is given up last, when all else has been
+        written.
         """
-        last = self.folder / "last.pt"
+        last, self.check = self.folder / LAST, check
         if self.resumed_from is None:
-            if any((self.folder / name).exists() for name in ("last.pt", "previous.pt", "best.pt", "summary.json")):
-                advice = f"choose another folder, or go on with resume={self.folder}"
-                raise UserError(f"{self.folder} holds a run already: {advice}")
+            if reason := holds_a_run(self.folder):
+                raise UserError(reason)
         elif self.resumed_from != last and last.exists():
             # Else the next save would put it in the place of a good one.
-            os.replace(last, last.with_name("last.pt.damaged"))
-        remove_strays(self.folder)
-        # A run that goes on has no summary until it ends again.
-        (self.folder / "summary.json").unlink(missing_ok=True)
-        take_back_samples(self.folder / "samples.txt", self.step)
+            os.replace(last, first_free(last.with_name(f"{LAST}.damaged")))
+        remove_strays(self.folder, FILES)
         described = yaml.safe_dump(asdict(self.config), sort_keys=False, allow_unicode=True)
-        write_text(self.folder / "config.yaml", described)
         shown = {key: value for key, value in values(self.config).items() if key == "data.name" or "data." not in key}
         self.tracker = Tracker(self.folder, shown, ["loss/val", "bits_per_char/val"], self.step)
         try:
             self.tracker.text("config", described, self.step)
             self.tracker.scalars(self.points, self.step)
             if self.recovered_best is not None:
-                checkpoints.save(self.folder / "best.pt", self.recovered_best)
-            if self.resumed_from != last:
-                self.save()  # from its first second there is something to go on with
+                checkpoints.save(self.folder / BEST, self.recovered_best)
+                self.recovered_best = None
+            if not self.same_as_saved:
+                self.save()  # from its first second on there is this run to go on with, and with its options
+            write_text(self.folder / CONFIG, described)
+            cut_short(self.folder / SAMPLES, self.samples_length)
+            (self.folder / SUMMARY).unlink(missing_ok=True)  # until it ends again
             if self.latest["evaluated"] == self.step:
                 self._show()
         except BaseException:
@@ -154,6 +172,7 @@ class Run:
     def advance(self, loss_train: float, seconds: float) -> None:
         """One more step has been taken."""
         self.step += 1
+        self.samples_length = length_of(self.folder / SAMPLES)
         self.latest["loss_train"] = loss_train
         self.seconds["train"] += seconds
         self.points = {}
@@ -171,9 +190,9 @@ class Run:
         return None
 
     def draw(self, points: dict[str, float]) -> None:
-        """Put a point of each named curve into TensorBoard, at this step."""
+        """Put a point of each named curve into TensorBoard, at this step, unless it is there."""
+        self.tracker.scalars({tag: value for tag, value in points.items() if tag not in self.points}, self.step)
         self.points |= points
-        self.tracker.scalars(points, self.step)
 
     def evaluate_and_save(self, between: Callable[[int], object] = lambda counted: None) -> None:
         """Evaluate the whole validation part, save, then show pictures and a sample.
@@ -191,22 +210,22 @@ class Run:
             points["loss/floor"] = self.corpus.floor
         self.draw(points)
         self.best["waited"] += 1
-        overfitting = self.config.trainer.overfit_batch  # what learned the batch is kept, whatever the text says of it
-        if evaluation.nats <= self.best["loss_val"] or overfitting:
+        # What learned the batch by heart is kept, whatever the text says of it.
+        better = evaluation.nats <= self.best["loss_val"] or self.config.trainer.overfit_batch
+        if better:
             self.best = {"step": self.step, "loss_val": evaluation.nats, "waited": 0}
-            # After a kill between the two saves of an evaluation, best.pt can be ahead of the run.
-            if evaluation.nats <= self.loss_of_best_file or overfitting:
-                checkpoints.save(self.folder / "best.pt", self._content(to_go_on=False))
-                self.loss_of_best_file = evaluation.nats
         self.save()
+        if better:  # second: after a kill between the two, best.pt can be had from last.pt
+            checkpoints.save(self.folder / BEST, self._content(to_go_on=False))
         self._show()
 
     def save(self) -> None:
         """Write last.pt, and keep the one before it as previous.pt. Raises Diverged for a state that is not sound."""
         window = self.validation[: self.config.model.block_size + 1]
         self._refuse_unsound(evaluate(self.model, window, self.setup).nats)
+        self.check()
         self.tracker.flush()  # first: a run that goes on from this file does not draw what came before it again
-        checkpoints.save(self.folder / "last.pt", self._content(to_go_on=True), previous=self.folder / "previous.pt")
+        checkpoints.save(self.folder / LAST, self._content(to_go_on=True), previous=self.folder / PREVIOUS)
 
     def _refuse_unsound(self, nats: float) -> None:
         if not math.isfinite(nats):
@@ -215,7 +234,7 @@ class Run:
             raise Diverged("a weight", self.step, self.lr, self.latest["loss_train"])
 
     def _show(self) -> None:
-        self.previews.show(self.model, self.latest, self.step, self.tracker, self.folder / "samples.txt")
+        self.previews.show(self.model, self.latest, self.step, self.tracker, self.folder / SAMPLES)
         self.tracker.flush()
 
     @property
@@ -227,16 +246,19 @@ class Run:
         """What last.pt holds, from which the run goes on, or best.pt, for sampling and sharing."""
         return {
             "format": checkpoints.FORMAT,
+            "run": self.name,
             "model": self.model.state_dict(),
             "sizes": self.model.sizes(),
             "vocabulary": self.corpus.tokenizer.vocabulary,
             "corpus": self.corpus.identity(),
             "config": asdict(self.config),
+            "starts": self.starts,
             "step": self.step,
             "best": self.best,
             "latest": self.latest,
             "points": self.points,
             "seconds": self.seconds,
+            "samples_length": self.samples_length,
             "optimizer": self.optimizer.state_dict() if to_go_on else None,
             "random": checkpoints.random_state(self.setup.device) if to_go_on else None,
             "versions": self._made_with(),
@@ -246,17 +268,12 @@ class Run:
         """All that the bits of the run depend on beside its configuration and its text."""
         return {**checkpoints.versions(), **self.setup.facts()}
 
-    def best_model(self) -> LanguageModel:
-        """The model of best.pt."""
-        path = self.folder / "best.pt"
-        return checkpoints.model_from(checkpoints.load(path), path)
-
     def chars_per_second(self) -> float:
         """Training characters for each second spent on training alone."""
         characters = self.step * self.config.trainer.batch_size * self.config.model.block_size
         return characters / self.seconds["train"] if self.seconds["train"] else 0.0
 
-    def summary(self, status: str, overrides: list[str]) -> dict[str, Any]:
+    def summary(self, status: str) -> dict[str, Any]:
         """What summary.json holds; losses in nats per character, of the whole validation part."""
         best, loss_train = self.best["loss_val"], self.latest["loss_train"]
         return {
@@ -276,20 +293,6 @@ class Run:
             "baselines": self.baselines,
             "floor": self.corpus.floor,
             "seed": self.config.seed,
-            "overrides": overrides,
+            "overrides": self.starts[0]["overrides"],
+            "resumed": self.starts[1:],
         }
-
-
-def new_model(config: TrainConfig, corpus: Corpus) -> LanguageModel:
-    """An untrained model, its bigram table counted from the training part where the configuration says so."""
-    vocab_size = corpus.tokenizer.vocab_size
-    if config.model.bigram and vocab_size > _LARGEST_BIGRAM_VOCABULARY:
-        raise UserError(
-            f"a bigram table for {vocab_size:,} distinct characters would not fit (at most {_LARGEST_BIGRAM_VOCABULARY:,}): "
-            "set model.bigram=false"
-        )
-    model = LanguageModel(config.model, vocab_size)
-    if model.bigram is not None and config.model.bigram_init == "counts":
-        table = bigram_log_probabilities(corpus.train, vocab_size)
-        model.bigram.weight.data.copy_(torch.from_numpy(table))
-    return model

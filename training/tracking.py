@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from configs.schema import UserError
 from training.files import write_text
+from training.folders import LOG, SUMMARY
 from training.pictures import Picture
 
 _FLUSH_SECONDS = 2  # so that a run of seconds is seen while it lasts
@@ -54,7 +55,7 @@ def logging_to(folder: Path) -> Iterator[None]:
     """Send log lines to standard error and to train.log in the run folder, as long as this is entered."""
     root = logging.getLogger()
     screen = _AboveTheBar()
-    file = _LogFile(folder / "train.log", encoding="utf-8", errors="backslashreplace", delay=True)
+    file = _LogFile(folder / LOG, encoding="utf-8", errors="backslashreplace", delay=True)
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     level = root.level
     root.setLevel(logging.INFO)
@@ -149,7 +150,12 @@ def _utf8(text: str) -> str:
 
 def write_summary(folder: Path, summary: dict[str, Any]) -> None:
     """Write summary.json, for scripts and sweeps."""
-    write_text(folder / "summary.json", json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(folder / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def changed_on_the_way(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """Where a run was gone on with under other options: {"step": ..., "overrides": [...]} for each time."""
+    return [again for again in summary["resumed"] if again["overrides"]]
 
 
 def results_table(summary: dict[str, Any]) -> str:
@@ -160,6 +166,7 @@ def results_table(summary: dict[str, Any]) -> str:
     if summary["floor"] is not None:
         rows.append(("true entropy", summary["floor"]))
     lines = [f"options: {' '.join(summary['overrides']) or 'the defaults'}"]
+    lines += [f"after step {again['step']}: {' '.join(again['overrides'])}" for again in changed_on_the_way(summary)]
     lines.append(f"{'validation loss':<24}{'nats':>8}{'bits':>8}  per character")
     lines += [f"{name:<24}{nats:>8.4f}{nats / math.log(2):>8.4f}" for name, nats in rows]
     seconds = f"{summary['train_seconds']:.1f} s ({summary['chars_per_second']:,.0f} characters/s)"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from configs.runs import checkpoint_to_read, folder_to_resume, newest
 from configs.schema import UserError
+from training.folders import checkpoint_to_read, folder_to_resume, holds_a_run, newest
 
 
 @pytest.fixture
@@ -32,7 +32,25 @@ def test_folders_and_files_are_understood(home: Path) -> None:
     assert checkpoint_to_read("runs/a") == checkpoint_to_read("runs/a/best.pt") == Path("runs/a/best.pt")
     assert folder_to_resume("runs/a") == folder_to_resume("runs/a/last.pt") == Path("runs/a")
     os.rename("runs/a/last.pt", "runs/a/previous.pt")
-    assert folder_to_resume("runs/a") == folder_to_resume("runs/a/previous.pt") == Path("runs/a")
+    assert folder_to_resume("runs/a") == Path("runs/a")
+    with pytest.raises(
+        UserError, match=r"name the run's folder; it goes on from previous.pt if last.pt cannot be used"
+    ):
+        folder_to_resume("runs/a/previous.pt")
+
+
+def test_a_run_whose_newest_state_is_lost_is_still_the_newest(home: Path) -> None:
+    os.rename("runs/sweep/1_gpt/last.pt", "runs/sweep/1_gpt/previous.pt")
+    assert folder_to_resume("latest") == Path("runs/sweep/1_gpt")
+
+
+def test_what_is_left_of_a_run_is_left_alone_without_a_wrong_advice(home: Path) -> None:
+    assert holds_a_run(Path("runs")) == ""
+    assert "go on with resume=runs/a" in holds_a_run(Path("runs/a"))
+    os.remove("runs/a/last.pt")
+    assert holds_a_run(Path("runs/a")) == "runs/a holds what is left of a run: choose another folder"
+    with pytest.raises(UserError, match=r"the states of that run are gone; its best.pt can still be sampled from"):
+        folder_to_resume("runs/a")
 
 
 def test_what_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,6 +64,6 @@ def test_what_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(UserError, match="resume=gone is neither a run folder"):
         folder_to_resume("gone")
     Path("begun").mkdir()
-    Path("begun/config.yaml").touch()
+    Path("begun/train.log").touch()
     with pytest.raises(UserError, match="stopped before it saved anything, so start it again"):
         folder_to_resume("begun")
