@@ -44,6 +44,8 @@ KEYS = {
     "points",
     "seconds",
     "samples_length",
+    "run",
+    "starts",
     "optimizer",
     "random",
     "versions",

@@ -73,7 +73,7 @@ def finished_run(folder: Path, model: str, loss_val: float, **changes: Any) -> P
     summary = {
         "status": "finished", "model": model, "loss_val": loss_val, "steps": 1200, "best_step": 10,
         "parameters": 4225, "train_seconds": 90.0,
-        "baselines": {"1": 3.0, "2": 2.0}, "overrides": [f"model={model}"], "corpus": {"sha256": "one"}, **changes,
+        "baselines": {"1": 3.0, "2": 2.0}, "overrides": [f"model={model}"], "resumed": [], "corpus": {"sha256": "one"}, **changes,
     }  # fmt: skip
     (folder / "summary.json").write_text(json.dumps(summary))
     sample = "=== step {}, validation loss 1.0000 ===\nshort\nA line of {} | with a bar and more to be cut\n\n"

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -117,14 +118,17 @@ def test_the_table_is_for_people(trained: Path) -> None:
     assert lines[1] == "playlet, validation: 1,999 characters predicted; stride 16, windows do not overlap"
     assert f"{summary['loss_val']:.4f}  nats per character" in lines[3]
     assert f"{summary['bits_per_char']:.4f}  bits per character" in lines[4]
-    rows = [line.rsplit(maxsplit=3) for line in lines[-5:]]
+    assert re.fullmatch(
+        r"computed with device cpu, instructions \S+, precision float32, attention fused, threads 1", lines[-1]
+    )
+    rows = [line.rsplit(maxsplit=3) for line in lines[-7:-2]]
     assert [row[0] for row in rows] == ["1", "2", "3 to 4", "5 to 8", "9 to 16"]
     assert sum(int(row[3].replace(",", "")) for row in rows) == 1999
     mean = sum(float(row[1]) * int(row[3].replace(",", "")) for row in rows) / 1999
     assert mean == pytest.approx(summary["loss_val"], abs=1e-4)
     trained_on = script("evaluate.py", f"checkpoint={trained}", "split=all", "stride=4", cwd=trained).stdout
     assert "playlet, all, on which the model was trained: 19,999" in trained_on
-    assert "stride 4, each sees at least 13, but the first 16" in trained_on
+    assert "stride 4, after the first 16, each sees at least 13 before it" in trained_on
 
 
 def test_what_cannot_be_evaluated_is_refused(trained: Path, tmp_path: Path) -> None:
@@ -155,11 +159,26 @@ def test_a_text_that_is_not_any_more_what_it_was_is_said(tmp_path: Path, trained
     checkpoint = checkpoints.load(tmp_path / "best.pt")
     checkpoint["config"]["data"] |= {"name": "text", "path": "mine.txt"}
     checkpoints.save(tmp_path / "best.pt", checkpoint)
-    refused(script("evaluate.py", "checkpoint=best.pt", cwd=tmp_path), "cannot read the text mine.txt")
+    refused(
+        script("evaluate.py", "checkpoint=best.pt", cwd=tmp_path),
+        "cannot read the text mine.txt", "If it has moved, say where it is with data.path=FILE",
+    )  # fmt: skip
     (tmp_path / "mine.txt").write_text("An she be.\n" * 9)
-    words = "mine is not any more the text that the model was trained on"
+    words = "mine is not the text any more that the model was trained on"
     refused(script("evaluate.py", "checkpoint=best.pt", cwd=tmp_path), words, "name it with data.path=FILE")
+    changed = script("evaluate.py", "checkpoint=best.pt", "data.validation_fraction=0.2", cwd=tmp_path)
+    refused(changed, words)
     assert figures(tmp_path, "checkpoint=best.pt", "data.path=mine.txt")["split"] == "all"
+
+
+def test_a_loss_beyond_all_perplexity_is_said(tmp_path: Path, trained: Path) -> None:
+    checkpoint = checkpoints.load(trained / "best.pt")
+    checkpoint["model"]["bigram.weight"] *= 1e5
+    checkpoints.save(tmp_path / "bad.pt", checkpoint)
+    found = figures(tmp_path, "checkpoint=bad.pt")
+    assert found["loss"] > 1000
+    assert found["perplexity"] is None
+    assert "inf" in script("evaluate.py", "checkpoint=bad.pt", cwd=tmp_path).stdout
 
 
 def test_help_is_instant_and_complete(tmp_path: Path) -> None:

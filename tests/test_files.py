@@ -4,8 +4,11 @@ import errno
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ import pytest
 from configs.schema import UserError
 from tests.scripts import ROOT, SMALL, refused, script, start
 from tests.test_stopping import started
-from training.files import append_text, held, write_bytes, write_text
+from training.files import LOCK, append_text, first_free, held, remove_strays, write_bytes, write_text
 
 
 def test_the_file_before_goes_on_under_its_other_name(tmp_path: Path) -> None:
@@ -25,15 +28,44 @@ def test_the_file_before_goes_on_under_its_other_name(tmp_path: Path) -> None:
     assert {file.name for file in tmp_path.iterdir()} == {"a", "b"}
 
 
-def test_two_names_of_one_file_are_no_hindrance(tmp_path: Path) -> None:
-    """As a kill between the two renames leaves them."""
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_two_names_of_one_file_are_no_hindrance(tmp_path: Path, link: Callable[[Path, Path], None]) -> None:
+    """As a user may make them, by hard link or by a symbolic one."""
     path, previous = tmp_path / "a", tmp_path / "b"
-    path.write_bytes(b"0")
-    os.link(path, previous)
+    previous.write_bytes(b"0")
+    link(previous, path)
     (tmp_path / ".b.tmp").write_bytes(b"stray")
     write_bytes(path, b"1", previous)
+    assert not path.is_symlink()
     assert (path.read_bytes(), previous.read_bytes()) == (b"1", b"0")
     assert {file.name for file in tmp_path.iterdir()} == {"a", "b"}
+
+
+def test_two_different_files_stand_there_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, previous, replace = tmp_path / "a", tmp_path / "b", os.replace
+    for number in range(2):
+        write_bytes(path, b"%d" % number, previous)
+    seen = []
+
+    def watched(source: Path, target: Path) -> None:
+        seen.append((path.read_bytes(), previous.read_bytes()))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", watched)
+    write_bytes(path, b"2", previous)
+    assert [*seen, (path.read_bytes(), previous.read_bytes())] == [(b"1", b"0"), (b"2", b"0"), (b"2", b"1")]
+
+
+def test_a_new_name_is_on_the_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced, fsync = [], os.fsync
+
+    def watched(descriptor: int) -> None:
+        synced.append((stat.S_ISDIR(os.fstat(descriptor).st_mode), (tmp_path / "a").exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    write_bytes(tmp_path / "a", b"0")
+    assert synced == [(False, False), (True, True)]  # the file under its first name, then the folder that has its last
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace", "link", "open"])
@@ -74,7 +106,7 @@ def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
         words = rf"{re.escape(str(tmp_path))} is in use by process {os.getpid()} on .*, since 20.*: wait until it ends"
         with pytest.raises(UserError, match=words), held(tmp_path):
             pass
-        assert (tmp_path / "lock").exists()  # the second one took nothing from the first
+        assert (tmp_path / LOCK).exists()  # the second one took nothing from the first
     assert not list(tmp_path.iterdir())
     with held(tmp_path):
         pass
@@ -92,10 +124,10 @@ def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
         pass
     process.kill()
     process.communicate()
-    assert (tmp_path / "lock").exists()
+    assert (tmp_path / LOCK).exists()
     with held(tmp_path):
-        assert f"process {os.getpid()} on" in (tmp_path / "lock").read_text()
-        assert f"process {process.pid} on" not in (tmp_path / "lock").read_text()
+        assert f"process {os.getpid()} on" in (tmp_path / LOCK).read_text()
+        assert f"process {process.pid} on" not in (tmp_path / LOCK).read_text()
     assert not list(tmp_path.iterdir())
 
 
@@ -108,13 +140,57 @@ def test_a_run_that_is_under_way_cannot_be_resumed_or_overwritten(tmp_path: Path
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
     assert process.returncode == 130
-    assert not (tmp_path / "run" / "lock").exists()
+    assert not (tmp_path / "run" / LOCK).exists()
 
 
 def test_of_two_that_resume_at_once_one_goes_on(trained: Path, tmp_path: Path) -> None:
     subprocess.run(["cp", "-r", str(trained), str(tmp_path / "run")], check=True)
-    options = ("resume=run", "trainer.max_steps=1500", "trainer.eval_interval=1000")
+    options = ("resume=run", "trainer.max_steps=100000", "trainer.eval_interval=100000")
     processes = [start("train.py", *options, cwd=tmp_path) for _ in range(2)]
-    errors = {process.wait(timeout=90): process.communicate()[1] for process in processes}
-    assert errors.keys() == {0, 2}, errors
-    assert "run is in use by process" in errors[2]
+    while all(process.poll() is None for process in processes):
+        time.sleep(0.1)
+    second, first = sorted(processes, key=lambda process: process.poll() is None)
+    assert second.returncode == 2
+    assert f"run is in use by process {first.pid} on" in second.communicate()[1]
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=60)
+    assert first.returncode == 130
+
+
+@pytest.mark.parametrize("kind", ["a link", "a folder"])
+def test_what_is_no_lock_is_not_written_to(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    thesis = tmp_path / "thesis.txt"
+    thesis.write_text("my thesis")
+    place = folder / LOCK
+    if kind == "a link":
+        place.symlink_to(thesis)
+    else:
+        place.mkdir()
+    with pytest.raises(UserError, match=r"run\.lock"), held(folder):
+        pass
+    assert thesis.read_text() == "my thesis"
+
+
+def test_a_run_does_not_write_into_another_folder_in_its_place(tmp_path: Path) -> None:
+    process = started(tmp_path, "trainer.save_interval=50")
+    os.rename(tmp_path / "run", tmp_path / "moved")
+    (tmp_path / "run").mkdir()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "run is not the folder any more that the run began in" in errors
+    assert not list((tmp_path / "run").glob("*.pt"))
+
+
+def test_only_what_is_ones_own_is_removed(tmp_path: Path) -> None:
+    for name in (".last.pt.tmp", ".vimrc.tmp", "last.pt"):
+        (tmp_path / name).touch()
+    remove_strays(tmp_path, ["last.pt", "best.pt"])
+    assert {path.name for path in tmp_path.iterdir()} == {".vimrc.tmp", "last.pt"}
+
+
+def test_a_name_that_is_free_is_found(tmp_path: Path) -> None:
+    for name in ("a", "a_2", "a_3"):
+        assert first_free(tmp_path / "a") == tmp_path / name
+        (tmp_path / name).mkdir()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from configs.schema import UserError
-from training.folders import checkpoint_to_read, folder_to_resume, holds_a_run, newest
+from training.folders import checkpoint_to_read, folder_to_resume, holds_a_run, newest, refuse_odd_files
 
 
 @pytest.fixture
@@ -48,9 +48,21 @@ def test_what_is_left_of_a_run_is_left_alone_without_a_wrong_advice(home: Path) 
     assert holds_a_run(Path("runs")) == ""
     assert "go on with resume=runs/a" in holds_a_run(Path("runs/a"))
     os.remove("runs/a/last.pt")
-    assert holds_a_run(Path("runs/a")) == "runs/a holds what is left of a run: choose another folder"
+    assert holds_a_run(Path("runs/a")) == "runs/a holds best.pt, which the run would replace: choose another folder"
     with pytest.raises(UserError, match=r"the states of that run are gone; its best.pt can still be sampled from"):
         folder_to_resume("runs/a")
+
+
+@pytest.mark.parametrize("name", ["last.pt", "previous.pt", "best.pt", "samples.txt", "train.log", "run.lock"])
+def test_what_is_no_file_is_refused_before_anything_waits_for_it(tmp_path: Path, name: str) -> None:
+    refuse_odd_files(tmp_path)
+    for make in (os.mkfifo, os.mkdir, lambda path: os.symlink("nowhere", path)):
+        make(tmp_path / name)
+        with pytest.raises(UserError, match=f"{name} is no file: move it away"):
+            refuse_odd_files(tmp_path)
+        os.rename(tmp_path / name, tmp_path / f"{make}")
+    (tmp_path / name).touch()
+    refuse_odd_files(tmp_path)
 
 
 def test_what_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

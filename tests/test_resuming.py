@@ -10,7 +10,7 @@ from data.corpus import Corpus
 from data.tokenizer import Tokenizer
 from training.resuming import MAY_CHANGE, reasons_to_stay_ended, refuse_other_text, resumed_config
 
-SAVED = asdict(TrainConfig(model=ModelConfig(n_embd=32), seed=5))
+SAVED = {"config": asdict(TrainConfig(model=ModelConfig(n_embd=32), seed=5))}
 
 
 def test_the_checkpoint_decides() -> None:
@@ -35,13 +35,13 @@ def test_texts_are_never_read_as_interpolations(text: str) -> None:
     saved = TrainConfig()
     saved.trainer.probe = saved.data.path = text
     saved.data.urls = [text]
-    config, _ = resumed_config(asdict(saved), TrainConfig(), [])
+    config, _ = resumed_config({"config": asdict(saved)}, TrainConfig(), [])
     assert (config.trainer.probe, config.data.path, config.data.urls) == (text, text, [text])
     typed = TrainConfig()
     typed.trainer.probe = text
     config, changes = resumed_config(SAVED, typed, ["trainer.probe=..."])
     assert config.trainer.probe == text
-    assert changes == [f"trainer.probe: None -> {text}"]
+    assert changes == [f"trainer.probe: null -> {text}"]
 
 
 def test_an_option_that_stays_is_no_change() -> None:
@@ -95,4 +95,4 @@ def test_a_run_that_was_stopped_before_its_summary_may_write_it(tmp_path: Path, 
         (tmp_path / "summary.json").write_text(summary)
     assert reasons_to_stay_ended(saved, config, tmp_path) == []
     config.trainer.max_steps = 6
-    assert "has done its 7 steps" in str(reasons_to_stay_ended(saved, config, tmp_path))
+    assert "has done 7 steps, more than trainer.max_steps=6" in str(reasons_to_stay_ended(saved, config, tmp_path))

@@ -7,9 +7,10 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.faults.outcome import STATES, outcome, whole
+from tests.faults.outcome import outcome, whole
 from tests.faults.proof import OPTIONS
 from tests.scripts import start
+from training.folders import STATES
 from training.resuming import has_ended
 
 
@@ -29,7 +30,9 @@ def random_kills(home: Path, number: int, steps: int, seed: int) -> int:
                     wait_for_words(process, "going on after" if begun else "before training")
                 process.wait(chance.uniform(0.0, 1.0))
             process.kill()
-        _, said = process.communicate()
+        assert process.stderr is not None
+        said = process.stderr.read()  # not communicate, which would leave out what has been read ahead
+        process.wait()
         assert "Traceback" not in said, said
         begun = any((home / "run" / name).exists() for name in STATES)
         whole(home / "run")

@@ -7,8 +7,7 @@ import torch
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
 from training import checkpoint as checkpoints
-
-STATES = ("last.pt", "previous.pt")
+from training.folders import STATES
 
 
 def whole(folder: Path) -> None:
@@ -26,7 +25,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     for name in ("last.pt", "best.pt"):
         checkpoint = checkpoints.load(folder / name)
         checkpoint["latest"]["loss_val_by_position"] = tuple(checkpoint["latest"]["loss_val_by_position"])
-        del checkpoint["seconds"], checkpoint["points"]
+        del checkpoint["seconds"], checkpoint["points"], checkpoint["run"], checkpoint["starts"]
         found |= {f"{name} {key}": plain(value) for key, value in checkpoint.items()}
     events = EventAccumulator(str(folder), {"tensors": 0}).Reload()  # as TensorBoard's own server reads them
     for tag in events.Tags()["tensors"]:

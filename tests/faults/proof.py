@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from tests.faults.child import End, run_train
-from tests.faults.outcome import STATES, outcome, whole
+from tests.faults.outcome import outcome, whole
 from training import checkpoint as checkpoints
+from training.folders import STATES
 from training.resuming import has_ended
 
 OPTIONS = (
@@ -45,6 +46,10 @@ class Proof:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return sum(pool.map(trial, cases))
 
+    def place(self, name: str, after_step: int) -> int:
+        """The first place of this name behind a step."""
+        return self.places.index(name, self.steps[after_step - 1])
+
     def folder(self) -> Path:
         """A new empty folder to run in."""
         folder = self.home / f"trial_{next(self.numbers)}"
@@ -65,7 +70,8 @@ class Proof:
         assert end.status == 0 or has_ended(folder / "run"), f"{harm}: {end.said}"  # then it only had no time to say so
         assert "Traceback" not in end.said, f"{harm}: {end.said}"
         found = outcome(folder / "run")
-        different = [key for key, value in self.expected.items() if found[key] != value and key != lost]
+        keys = (found.keys() | self.expected.keys()) - {lost}
+        different = [key for key in keys if found.get(key) != self.expected.get(key)]
         assert not different, f"{harm}: {', '.join(different)} differ from the unbroken run's"
         assert not list((folder / "run").glob(".*")), f"{harm}: something was left behind"
         shutil.rmtree(folder)
@@ -108,8 +114,9 @@ class Proof:
         if end.status != 0:  # else it came when there was nothing left to stop
             assert end.status == status, f"{name}: {end.said}"
             if "_locked" not in self.places[place]:  # while the process starts, a signal ends it at once
-                state = checkpoints.load(folder / "run" / "last.pt")
-                assert f"saved after step {state['step']}. Go on with: python train.py resume=run" in end.said, name
+                step = self.places[: place + 1].count("before step")  # a step that has begun is ended
+                assert checkpoints.load(folder / "run" / "last.pt")["step"] == step, name
+                assert f"saved after step {step}. Go on with: python train.py resume=run" in end.said, name
         self.goes_on(folder, name)
         return 1
 
@@ -209,11 +216,15 @@ def flip_a_bit(path: Path, chance: random.Random) -> None:
 
 
 def zero_a_block(path: Path, chance: random.Random) -> None:
-    raw = bytearray(path.read_bytes())
-    first = chance.randrange(len(raw))
-    raw[first : first + 512] = bytes(len(raw[first : first + 512]))
-    raw[0] ^= 255  # a block of zeros may have been one before
-    path.write_bytes(raw)
+    raw = path.read_bytes()
+    while (spoilt := _with_zeros(raw, chance.randrange(len(raw)))) == raw:
+        pass  # this block was one of zeros before
+    path.write_bytes(spoilt)
+
+
+def _with_zeros(raw: bytes, first: int) -> bytes:
+    block = raw[first : first + 512]
+    return raw[:first] + bytes(len(block)) + raw[first + 512 :]
 
 
 SPOIL: dict[str, Callable[[Path, random.Random], object]] = {

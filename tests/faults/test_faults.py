@@ -13,23 +13,33 @@ def proof(tmp_path_factory: pytest.TempPathFactory) -> Proof:
     return Proof(tmp_path_factory.mktemp("faults"))
 
 
-def some(places: list[str], number: int) -> list[int]:
-    """Places spread evenly over a run, its first and its last among them."""
-    return [place * (len(places) - 1) // (number - 1) for place in range(number)]
-
-
 def test_a_kill_costs_nothing(proof: Proof) -> None:
-    writing = [place for place, name in enumerate(proof.places) if name == "in the middle of write"]
-    assert proof.each(proof.killed, [*some(proof.places, 6), writing[len(writing) // 2]]) == 7
+    cases = [
+        0,  # before the lock
+        proof.place("in the middle of write", after_step=6),  # of a state
+        proof.place("after replace", after_step=9),  # a new state, and the one before has not its name yet
+        proof.place("before step", after_step=9),  # behind a save between two evaluations
+        proof.place("before append_text", after_step=8),  # an evaluation is saved, and its sample is not written
+        proof.place("after append_text", after_step=4),
+        len(proof.places) - 1,
+    ]
+    assert proof.each(proof.killed, cases) == len(cases)
 
 
 def test_kill_upon_kill_costs_nothing(proof: Proof) -> None:
-    assert proof.killed_again_and_again([130, 30, 60, 150]) == 4
+    first, second = (proof.place("in the middle of write", after_step=step) for step in (6, 2))
+    assert proof.killed_again_and_again([first, 30, second, 50]) == 4
 
 
 def test_a_signal_saves_and_the_run_goes_on(proof: Proof) -> None:
-    assert proof.each(proof.interrupted, some(proof.places, 5)[1:]) == 4
-    assert proof.terminated(len(proof.places) // 2) == 1
+    cases = [
+        proof.place("before step", after_step=1),
+        proof.place("before step", after_step=5),
+        proof.place("before _nats", after_step=8),  # in an evaluation
+        proof.place("in the middle of write", after_step=3),
+    ]
+    assert proof.each(proof.interrupted, cases) == len(cases)
+    assert proof.terminated(proof.place("before step", after_step=7)) == 1
 
 
 def test_a_spoilt_file_costs_nothing(proof: Proof) -> None:
@@ -58,7 +68,7 @@ def test_a_full_disk_costs_nothing(proof: Proof) -> None:
 
 
 def test_a_folder_that_vanishes_is_named(proof: Proof) -> None:
-    assert proof.each(proof.folder_removed, some(proof.places, 4)[1:3]) == 2
+    assert proof.each(proof.folder_removed, [proof.place("before step", step) for step in (1, 9)]) == 2
 
 
 @pytest.mark.parametrize("locked", ["run", "."])
