@@ -181,7 +181,7 @@ ODD = {
     "-m hydra.sweep.subdir=${nope} seed=1": "Interpolation key 'nope' not found",
     "data.urls=[[a]]": "it must be a list of at least one address",
     "trainer.device=tpu": "trainer.device=tpu is no device",
-    "data=text data.path=": "add data.path=FILE",
+    "data=text data.path=": "data.path is empty: name a file",
     "data=text data.path=windows.txt": "too short",
     "--cfg job -m": "Only one of",
 }

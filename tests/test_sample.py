@@ -136,7 +136,7 @@ def test_nothing_trained_is_said_with_the_place_looked_at(tmp_path: Path) -> Non
 def test_damaged_files_are_refused_in_one_line(versed: Path, tmp_path: Path) -> None:
     (tmp_path / "half.pt").write_bytes((versed / "best.pt").read_bytes()[:5000])
     result = script("sample.py", "checkpoint=half.pt", cwd=tmp_path)
-    refused(result, "half.pt is no checkpoint, or a damaged one")
+    refused(result, "half.pt is cut short, or of another program or an earlier version")
     assert len(result.stderr.splitlines()) == 1
 
 
