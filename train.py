@@ -155,6 +155,7 @@ def main(config: TrainConfig) -> float:
             # Where the disk is full, say, the first error is the one to tell.
             with contextlib.nullcontext() if in_order else contextlib.suppress(OSError, UserError):
                 run.tracker.close(in_order)
+                check()
                 write_summary(folder, run.summary(status))
         if status == "interrupted":
             saved = checkpoints.load(folder / LAST)["step"]  # said only of what is there
