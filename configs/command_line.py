@@ -203,7 +203,7 @@ class CommandLine:
         if "${" in str(folder):  # Hydra would read it as an interpolation, however it is written
             raise UserError(f"{folder}: a folder with ${{ in its name cannot be used; rename it")
         if folder.is_dir():
-            self.found = folder
+            self.found = folder.absolute()
         if config.get("resume") is not None:
             return override_of(key, str(folder))  # which `before` has found
         self.created = [place for place in (folder, *folder.parents) if not place.exists()]
@@ -217,7 +217,7 @@ class CommandLine:
 
     def _leave_nothing_empty(self, folder: Path) -> None:
         """After a refusal, take away the folder if nothing of worth is in it, and those that were made around it."""
-        if folder == self.found:
+        if folder.absolute() == self.found:
             return
         with contextlib.suppress(OSError):
             left = list(folder.iterdir())

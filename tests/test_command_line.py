@@ -14,11 +14,13 @@ from omegaconf import OmegaConf
 
 from configs.command_line import CONFIGS, CommandLine, _new_folder
 from configs.overrides import yaml_groups
-from configs.schema import SampleConfig, TrainConfig, options, problems
+from configs.schema import EvaluateConfig, SampleConfig, TrainConfig, options, problems
 from tests.scripts import ROOT, SMALL, environment, refused, script, start
 
 
-@pytest.mark.parametrize(("name", "schema"), [("train", TrainConfig), ("sample", SampleConfig)])
+@pytest.mark.parametrize(
+    ("name", "schema"), [("train", TrainConfig), ("sample", SampleConfig), ("evaluate", EvaluateConfig)]
+)
 def test_help_names_commands_groups_and_every_option(tmp_path: Path, name: str, schema: type) -> None:
     result = script(f"{name}.py", "--help", cwd=tmp_path)
     assert result.returncode == 0
@@ -238,3 +240,35 @@ def test_a_local_file_holds_what_only_this_machine_needs(tmp_path: Path) -> None
     result = script("train.py", "--config-dir", str(tmp_path), "--cfg", "job", "experiment=mine", cwd=tmp_path)
     shown = OmegaConf.create(result.stdout)
     assert (shown.trainer.batch_size, shown.seed) == (3, 9)
+
+
+@pytest.mark.parametrize("left", [[], ["train.log"], ["config.yaml", "notes.txt"]])
+def test_a_folder_that_was_there_is_left_as_it_was_by_a_refusal(tmp_path: Path, left: list[str]) -> None:
+    (tmp_path / "mine").mkdir()
+    for name in left:
+        (tmp_path / "mine" / name).write_text("precious")
+    for wrong in (("data=text", "data.path=none.txt"), ("model.n_embd=300000000",)):
+        assert script("train.py", *SMALL, "hydra.run.dir=mine", *wrong, cwd=tmp_path).returncode == 2
+        assert {path.name: path.read_text() for path in (tmp_path / "mine").iterdir()} == dict.fromkeys(
+            left, "precious"
+        )
+
+
+@pytest.mark.parametrize("name", ["train.py", "evaluate.py", "docs/results_table.py"])
+def test_a_help_that_nobody_reads_to_its_end_is_quiet(tmp_path: Path, name: str) -> None:
+    command = f"{sys.executable} {ROOT / name} --help | true"
+    result = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert result.stderr == ""
+
+
+def test_a_folder_that_is_gone_is_said(tmp_path: Path) -> None:
+    command = f"mkdir gone; cd gone; rmdir ../gone; {sys.executable} {ROOT / 'train.py'}"
+    result = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (
+        2, "train.py: the folder that you are in does not exist any more: go to one that does\n",
+    )  # fmt: skip
+
+
+def test_a_folder_name_that_hydra_would_interpolate_is_refused(tmp_path: Path) -> None:
+    result = script("train.py", *SMALL, "hydra.run.dir='a\\${x}'", cwd=tmp_path)
+    refused(result, "a folder with ${ in its name cannot be used; rename it")
