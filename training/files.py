@@ -121,9 +121,7 @@ def held(folder: Path) -> Iterator[Callable[[], None]]:
 
     def check() -> None:
         if not folder.is_dir() or not os.path.samestat(place, os.stat(folder)):
-            raise UserError(
-                f"{folder} is not the folder any more that the run began in: stopped, without writing to it"
-            )
+            raise UserError(f"{folder} is not the folder any more that the run began in: stopped")
 
     try:
         with contextlib.suppress(OSError):  # on a full disk the lock holds, though it cannot say whose it is

@@ -111,12 +111,13 @@ class Proof:
         folder, name = self.folder(), f"{harm} {self.places[place]}, place {place}"
         end = run_train(folder, *OPTIONS, harm=harm, at=place)
         assert "Traceback" not in end.said, f"{name}: {end.said}"
-        if end.status != 0:  # else it came when there was nothing left to stop
-            assert end.status == status, f"{name}: {end.said}"
-            if "_locked" not in self.places[place]:  # while the process starts, a signal ends it at once
-                step = self.places[: place + 1].count("before step")  # a step that has begun is ended
-                assert checkpoints.load(folder / "run" / "last.pt")["step"] == step, name
-                assert f"saved after step {step}. Go on with: python train.py resume=run" in end.said, name
+        if "_locked" in self.places[place]:  # while the process starts, a signal ends it at once
+            assert end.status in (status, 128 - status), f"{name}: {end.status}, {end.said}"
+        elif end.status != 0:  # else it came when there was nothing left to stop
+            assert end.status == status, f"{name}: {end.status}, {end.said}"
+            step = self.places[: place + 1].count("before step")  # a step that has begun is ended
+            assert checkpoints.load(folder / "run" / "last.pt")["step"] == step, name
+            assert f"saved after step {step}. Go on with: python train.py resume=run" in end.said, name
         self.goes_on(folder, name)
         return 1
 
