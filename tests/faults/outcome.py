@@ -25,7 +25,13 @@ def outcome(folder: Path) -> dict[str, Any]:
     for name in ("last.pt", "best.pt"):
         checkpoint = checkpoints.load(folder / name)
         checkpoint["latest"]["loss_val_by_position"] = tuple(checkpoint["latest"]["loss_val_by_position"])
-        del checkpoint["seconds"], checkpoint["points"], checkpoint["run"], checkpoint["starts"]
+        del (
+            checkpoint["seconds"],
+            checkpoint["points"],
+            checkpoint["run"],
+            checkpoint["starts"],
+            checkpoint["samples_length"],
+        )
         found |= {f"{name} {key}": plain(value) for key, value in checkpoint.items()}
     events = EventAccumulator(str(folder), {"tensors": 0}).Reload()  # as TensorBoard's own server reads them
     for tag in events.Tags()["tensors"]:

@@ -48,7 +48,7 @@ class Proof:
 
     def place(self, name: str, after_step: int) -> int:
         """The first place of this name behind a step."""
-        return self.places.index(name, self.steps[after_step - 1])
+        return self.places.index(name, self.steps[after_step - 1] + 1)
 
     def folder(self) -> Path:
         """A new empty folder to run in."""
