@@ -3,12 +3,16 @@
 import errno
 import math
 import os
+import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from configs.schema import TrainConfig, UserError
 from data.corpus import Corpus
@@ -266,3 +270,25 @@ def test_a_resumed_run_says_what_is_not_as_it_was(folder: Path) -> None:
     assert resumed(folder, max_steps=30).moved == [
         f"torch was 1.0 and is {torch.__version__}", "threads was 64 and is 1",
     ]  # fmt: skip
+
+
+def test_points_are_written_before_the_state_that_will_not_draw_them_again(
+    small_config: TrainConfig, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = RecordWriter.write
+
+    def write_slowly(writer: RecordWriter, data: bytes) -> None:  # in a thread of its own
+        time.sleep(0.03)
+        write(writer, data)
+
+    monkeypatch.setattr(RecordWriter, "write", write_slowly)
+    with opened(Run(small_config, corpus, tmp_path)) as run:
+        for step in range(1, 4):
+            run.advance(1.0, 0.0)
+            run.draw({"loss/train": 1.0})
+            run.save()
+            (events,) = tmp_path.glob("events.*")
+            shutil.copy(events, tmp_path / "as_if_killed")
+            events_there = EventFileLoader(str(tmp_path / "as_if_killed")).Load()
+            drawn = [event.step for event in events_there for value in event.summary.value if value.tag == "loss/train"]
+            assert drawn == list(range(1, step + 1))
