@@ -7,14 +7,13 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from configs.schema import UserError
-from tests.scripts import ROOT, SMALL, refused, script, start
+from tests.scripts import ROOT, SMALL, refused, script
 from tests.test_stopping import started
 from training.files import LOCK, append_text, first_free, held, remove_strays, write_bytes, write_text
 
@@ -141,20 +140,6 @@ def test_a_run_that_is_under_way_cannot_be_resumed_or_overwritten(tmp_path: Path
         process.communicate(timeout=30)
     assert process.returncode == 130
     assert not (tmp_path / "run" / LOCK).exists()
-
-
-def test_of_two_that_resume_at_once_one_goes_on(trained: Path, tmp_path: Path) -> None:
-    subprocess.run(["cp", "-r", str(trained), str(tmp_path / "run")], check=True)
-    options = ("resume=run", "trainer.max_steps=100000", "trainer.eval_interval=100000")
-    processes = [start("train.py", *options, cwd=tmp_path) for _ in range(2)]
-    while all(process.poll() is None for process in processes):
-        time.sleep(0.1)
-    second, first = sorted(processes, key=lambda process: process.poll() is None)
-    assert second.returncode == 2
-    assert f"run is in use by process {first.pid} on" in second.communicate()[1]
-    first.send_signal(signal.SIGINT)
-    first.communicate(timeout=60)
-    assert first.returncode == 130
 
 
 @pytest.mark.parametrize("kind", ["a link", "a folder"])

@@ -165,18 +165,6 @@ def test_a_run_is_seen_while_it_lasts_and_each_step_once_after_resuming(tmp_path
         assert read("runs") == ["a"]
 
 
-def test_an_interrupted_run_loses_no_point(tmp_path: Path) -> None:
-    long = ("trainer.max_steps=100000", "trainer.eval_interval=100000", "trainer.log_interval=1", "hydra.run.dir=run")
-    process = start("train.py", *SMALL, *long, cwd=tmp_path)
-    wait_for(lambda: (tmp_path / "run" / "last.pt").exists())
-    time.sleep(0.5)
-    process.terminate()
-    process.communicate(timeout=30)
-    events = EventAccumulator(str(tmp_path / "run"), {"scalars": 0}).Reload()
-    steps = json.loads((tmp_path / "run" / "summary.json").read_text())["steps"]
-    assert [point.step for point in events.Scalars("loss/train")] == list(range(1, steps + 1))
-
-
 def on_a_terminal(*arguments: str, cwd: Path) -> str:
     """Everything that train.py writes to a terminal of 120 columns."""
     master, slave = pty.openpty()
