@@ -128,13 +128,8 @@ def text_to_read(own: DataConfig, asked: OtherTextConfig) -> DataConfig:
 def part_of(config: EvaluateConfig, checkpoint: Checkpoint, own: DataConfig) -> Part:
     """Read the text and cut out the part. Raises UserError for a text that the model cannot read or that is too short."""
     data = text_to_read(own, config.data)
-    try:
+    with texts.that_may_have_moved(data.path if config.data.path is None else None):
         text, nats = texts.read(data)
-    except UserError as error:
-        hint = (
-            ". If it has moved, say where it is with data.path=FILE" if config.data.path is None and data.path else ""
-        )
-        raise UserError(f"{error}{hint}") from None
     sha256 = texts.sha256(text)
     trained_on_it = sha256 == checkpoint["corpus"]["sha256"]
     if trained_on_it and data.validation_fraction != own.validation_fraction:

@@ -8,10 +8,8 @@ the time of one training step.
 """
 
 import json
-import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -19,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 import torch.nn.functional as F
 
+from benchmarks.timing import median_seconds
 from configs.command_line import run_script
 from configs.schema import TrainConfig
 from model.language_model import LanguageModel
@@ -51,14 +50,9 @@ def main(arguments: list[str]) -> None:
             "safe": lambda: checkpoints.save(folder / "last.pt", state, folder / "previous.pt"),
             "step": step,
         }
-        seconds: dict[str, list[float]] = {name: [] for name in jobs}
-        for _ in range(ROUNDS + 1):
-            for job, act in jobs.items():
-                started = time.perf_counter()
-                act()
-                seconds[job].append(time.perf_counter() - started)
+        seconds = median_seconds(jobs, ROUNDS)
         size = (folder / "last.pt").stat().st_size
-    figures = {f"{job}_ms": round(1000 * statistics.median(rounds[1:]), 1) for job, rounds in seconds.items()}
+    figures = {f"{job}_ms": round(1000 * median, 1) for job, median in seconds.items()}
     print(json.dumps({**figures, "megabytes": round(size / 1e6, 1)}))
 
 

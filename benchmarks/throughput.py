@@ -7,9 +7,7 @@ different machines, or of different runs on a shared one, are best compared as r
 """
 
 import json
-import statistics
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -19,6 +17,7 @@ import torch.nn.functional as F
 from omegaconf import OmegaConf
 from torch import nn
 
+from benchmarks.timing import median_seconds
 from configs.command_line import run_script
 from configs.overrides import OverrideReader
 from configs.schema import TrainConfig, UserError
@@ -29,6 +28,7 @@ from training.evaluation import evaluate
 from training.optimizers import make_optimizer
 
 ROUNDS = 5
+TRAINED_STEPS, WRITTEN = 10, 100  # in a round
 VOCAB_SIZE = 65
 
 
@@ -44,8 +44,8 @@ def main(arguments: list[str]) -> None:
     ids = torch.randint(VOCAB_SIZE, (20_000,))
     windows = torch.randint(VOCAB_SIZE, (config.trainer.batch_size, config.model.block_size + 1)).to(setup.device)
 
-    def train(steps: int = 10) -> int:
-        for _ in range(steps):
+    def train() -> None:
+        for _ in range(TRAINED_STEPS):
             with setup.forward_precision():
                 logits = model(windows[:, :-1])
             loss = F.cross_entropy(logits.float().flatten(0, 1), windows[:, 1:].flatten())
@@ -54,19 +54,19 @@ def main(arguments: list[str]) -> None:
             optimizer.step()
             optimizer.zero_grad()
         loss.item()
-        return int(steps * config.trainer.batch_size * config.model.block_size)
 
-    def write() -> int:
-        return len(list(generate(model, ids[:1], 100, torch.Generator())))
-
-    jobs = {"train": train, "evaluate": lambda: evaluate(model, ids, setup).characters, "write": write}
-    speeds: dict[str, list[float]] = {name: [] for name in jobs}
-    for _ in range(ROUNDS + 1):
-        for name, job in jobs.items():
-            started = time.perf_counter()
-            characters = job()
-            speeds[name].append(characters / (time.perf_counter() - started))
-    figures = {f"{name}_chars_per_s": round(statistics.median(rounds[1:])) for name, rounds in speeds.items()}
+    jobs = {
+        "train": train,
+        "evaluate": lambda: evaluate(model, ids, setup),
+        "write": lambda: list(generate(model, ids[:1], WRITTEN, torch.Generator())),
+    }
+    characters = {
+        "train": TRAINED_STEPS * config.trainer.batch_size * config.model.block_size,
+        "evaluate": len(ids) - 1,
+        "write": WRITTEN,
+    }
+    seconds = median_seconds(jobs, ROUNDS)
+    figures = {f"{name}_chars_per_s": round(characters[name] / seconds[name]) for name in jobs}
     print(
         json.dumps(
             {**figures, "device": str(setup.device), "precision": str(setup.precision), "threads": setup.threads}

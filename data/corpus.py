@@ -7,6 +7,8 @@ import logging
 import os
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -75,6 +77,17 @@ def read(config: DataConfig) -> tuple[str, NDArray[np.float64] | None]:
     if config.name == "text":
         return read_text(Path(config.path or "")), None
     return tiny_shakespeare(config), None
+
+
+@contextmanager
+def that_may_have_moved(path: str | None) -> Iterator[None]:
+    """Add to what is wrong with a text that the user has not named this time, but when the model was trained, what to do."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(
+            f"{error}. If it has moved, say where it is with data.path=FILE" if path else str(error)
+        ) from None
 
 
 def validation_start(text: str, config: DataConfig) -> int:

@@ -19,6 +19,7 @@ from configs.schema import UserError
 from data.corpus import unescaped
 from data.tokenizer import Tokenizer
 from training import checkpoint as checkpoints
+from training.folders import BEST
 from training.pictures import LONGEST_PROBE, attention_map
 
 
@@ -27,8 +28,8 @@ def main(arguments: list[str]) -> None:
         raise UserError("name a run folder and a text")
     folder, text = Path(arguments[0]), unescaped(arguments[1])
     picture = Path(arguments[2]) if len(arguments) == 3 else folder / "attention_maps.png"
-    checkpoint = checkpoints.load(folder / "best.pt")
-    model = checkpoints.model_from(checkpoint, folder / "best.pt")
+    checkpoint = checkpoints.load(folder / BEST)
+    model = checkpoints.model_from(checkpoint, folder / BEST)
     if not text or model.config.n_layer == 0:
         raise UserError("there is no attention to draw: it takes a text, and a model with at least one layer")
     if len(text) > LONGEST_PROBE:

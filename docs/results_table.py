@@ -18,7 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from configs.command_line import run_script
 from configs.schema import UserError
 from training.files import write_text
+from training.folders import SAMPLES, SUMMARY
 from training.previews import samples_by_step
+from training.resuming import ENDINGS
 from training.tracking import changed_on_the_way
 
 README = Path(__file__).parents[1] / "README.md"
@@ -60,8 +62,8 @@ def read_run(folder: Path) -> tuple[dict[str, Any], str]:
     if (folder / "multirun.yaml").exists():
         raise UserError(f"{folder} holds a sweep: name the folders in it, {folder}/*")
     try:
-        summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        ended = summary["status"] in ("finished", "early_stopped", "time_limit")
+        summary: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        ended = summary["status"] in ENDINGS
         if not ended or not math.isfinite(summary["loss_val"]):
             raise UserError(f"{folder} holds a run that has not ended in order: it is {summary['status']}")
         return summary, row(folder, summary)
@@ -88,7 +90,7 @@ def loss(nats: float) -> str:
 
 def written_line(folder: Path, step: int) -> str:
     """The first line of some length, or its beginning, that the model wrote after this step; nothing without samples."""
-    samples = folder / "samples.txt"
+    samples = folder / SAMPLES
     if not samples.exists():
         return ""
     texts = samples_by_step(samples.read_text(encoding="utf-8", errors="replace"))

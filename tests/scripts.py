@@ -12,6 +12,7 @@ from unittest import mock
 
 ROOT = Path(__file__).parents[1]
 SMALL = ("debug=smoke", "model.n_layer=2", "trainer.sample_length=0", "trainer.probe=''", "trainer.threads=1")
+LONG = (*SMALL, "trainer.max_steps=100000", "trainer.eval_interval=100000", "hydra.run.dir=run")
 
 Result = subprocess.CompletedProcess[str]
 
@@ -69,6 +70,16 @@ def start(name: str, *arguments: str, cwd: Path, **env: str) -> "subprocess.Pope
         stderr=subprocess.PIPE,
         encoding="utf-8",
     )
+
+
+def started(folder: Path, *options: str) -> "subprocess.Popen[str]":
+    """A long run that has begun to train."""
+    process = start("train.py", *LONG, *options, cwd=folder)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "before training" in line:
+            return process
+    raise AssertionError("the run ended before it trained")
 
 
 def refused(result: Result, *words: str) -> None:

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from configs.schema import UserError
-from tests.scripts import ROOT, SMALL, refused, script
-from tests.test_stopping import started
+from tests.scripts import ROOT, SMALL, refused, script, started
 from training.files import LOCK, append_text, first_free, held, remove_strays, write_bytes, write_text
 
 

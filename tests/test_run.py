@@ -220,6 +220,18 @@ def test_what_was_shown_from_its_step_on_is_taken_back(folder: Path) -> None:
         assert (folder / "samples.txt").read_text() == text[: text.index("=== step 20")]
 
 
+def test_a_sample_is_there_once_even_if_those_before_it_were_removed(folder: Path) -> None:
+    with opened(resumed(folder, max_steps=30)) as run:
+        run.advance(1.0, 0.0)
+        run.save()  # between two evaluations
+    (folder / "samples.txt").unlink()
+    with opened(resumed(folder)) as run:
+        run.advance(1.0, 0.0)
+        run.evaluate_and_save()
+    with opened(resumed(folder)):
+        assert (folder / "samples.txt").read_text().count("=== step 22") == 1
+
+
 def test_a_stray_file_is_never_taken_for_a_state(folder: Path) -> None:
     for name in ("last.pt", "previous.pt"):
         os.rename(folder / name, folder / f".{name}.tmp")

@@ -3,26 +3,13 @@
 import json
 import re
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.scripts import SMALL, script, start
+from tests.scripts import LONG, script, start, started
 from training import checkpoint as checkpoints
-
-LONG = (*SMALL, "trainer.max_steps=100000", "trainer.eval_interval=100000", "hydra.run.dir=run")
-
-
-def started(folder: Path, *options: str) -> "subprocess.Popen[str]":
-    """A long run that has begun to train."""
-    process = start("train.py", *LONG, *options, cwd=folder)
-    assert process.stderr is not None
-    for line in process.stderr:
-        if "before training" in line:
-            return process
-    raise AssertionError("the run ended before it trained")
 
 
 def test_a_terminal_that_closes_saves_and_tells_how_to_go_on(tmp_path: Path) -> None:

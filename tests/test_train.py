@@ -5,55 +5,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from configs.schema import ModelConfig, TrainConfig, UserError
+from configs.schema import ModelConfig, TrainConfig
 from data import corpus as texts
 from data.batches import Batches
 from data.corpus import Corpus
+from tests.runs import run_of
 from train import train
 from training import checkpoint as checkpoints
 from training import evaluation
 from training.evaluation import evaluate
-from training.pictures import Picture, attention_map, chart
-from training.previews import MOST_MAPS, probe_of
-from training.run import Diverged, Run
+from training.run import Diverged
 from training.stopping import StopSignal
-
-
-class Recorder:
-    """Stands where TensorBoard's writer stands and keeps every point."""
-
-    def __init__(self) -> None:
-        self.points: dict[tuple[str, int], float] = {}
-        self.pictures: dict[tuple[str, int], Picture] = {}
-
-    def scalars(self, values: dict[str, float], step: int) -> None:
-        for tag, value in values.items():
-            assert (tag, step) not in self.points
-            self.points[tag, step] = value
-
-    def picture(self, tag: str, picture: Picture, step: int) -> None:
-        self.pictures[tag, step] = picture
-
-    def text(self, *_: object) -> None: ...
-    def flush(self) -> None: ...
-
-    def curve(self, tag: str) -> dict[int, float]:
-        return {step: value for (name, step), value in self.points.items() if name == tag}
-
-
-def run_of(
-    config: TrainConfig, corpus: Corpus, folder: Path, saved: dict[str, Any] | None = None
-) -> tuple[Run, Recorder]:
-    folder.mkdir(exist_ok=True)
-    run = Run(config, corpus, folder, saved)
-    recorder = Recorder()
-    run.tracker = recorder  # type: ignore[assignment]
-    return run, recorder
 
 
 def trained_curve(config: TrainConfig, corpus: Corpus, folder: Path, tag: str = "loss/train") -> dict[int, float]:
@@ -97,55 +63,6 @@ def test_what_one_looks_at_does_not_change_what_is_learned(
     first = trained_curve(small_config, corpus, tmp_path / "1")
     looking = replace(small_config.trainer, eval_interval=3, save_interval=2, sample_length=20, probe="")
     assert trained_curve(replace(small_config, trainer=looking), corpus, tmp_path / "2") == first
-
-
-def test_every_head_is_drawn_at_each_evaluation(small_config: TrainConfig, corpus: Corpus, tmp_path: Path) -> None:
-    small_config.model.n_layer, small_config.trainer.probe = 2, "An\\nA"
-    run, recorder = run_of(small_config, corpus, tmp_path / "1")
-    train(run, StopSignal())
-    drawn = {tag for tag, _ in recorder.pictures}
-    heads = {f"attention/layer_{layer}_head_{head}" for layer in (1, 2) for head in (1, 2)}
-    assert drawn == {"loss_by_position/val", *heads}
-    assert {step for _, step in recorder.pictures} == {0, 10, 20}
-    ids = torch.from_numpy(corpus.tokenizer.encode("An\nA")).long()
-    weights = run.model.attention_weights(ids[None])  # (n_layer, 1, H, T, T)
-    wanted = attention_map(weights[1, 0, 0].numpy(), "An\nA", "layer 2, head 1, step 20")
-    assert np.array_equal(recorder.pictures["attention/layer_2_head_1", 20], wanted)
-    nats = run.latest["loss_val_by_position"]  # sixteen of them
-    groups = [(1, 1), (2, 2), (3, 4), (5, 8), (9, 16)]
-    curve = [(math.sqrt(first * last), sum(nats[first - 1 : last]) / (last - first + 1)) for first, last in groups]
-    levels = {f"counted {order}-gram": run.baselines[order] for order in "2345"} | {"true entropy": corpus.floor or 0}
-    wanted = chart("validation loss in nats, by characters seen, step 20", "characters seen", {"gpt": curve}, levels)
-    assert np.array_equal(recorder.pictures["loss_by_position/val", 20], wanted)
-
-
-def test_of_very_many_heads_the_first_are_drawn(small_config: TrainConfig, corpus: Corpus, tmp_path: Path) -> None:
-    small_config.model.n_layer, small_config.model.n_head, small_config.trainer.probe = 2, MOST_MAPS - 1, "A"
-    run, recorder = run_of(small_config, corpus, tmp_path / "1")
-    run.evaluate_and_save()
-    assert len(recorder.pictures) == MOST_MAPS + 1
-    assert ("attention/layer_2_head_1", 0) in recorder.pictures
-
-
-def test_the_probe_is_a_line_of_the_text_or_what_one_asks_for(small_config: TrainConfig, corpus: Corpus) -> None:
-    text = corpus.tokenizer.decode(corpus.validation)
-    small_config.model.block_size = 64
-    probe = probe_of(small_config, corpus)
-    assert 30 < len(probe) <= 40
-    assert "\n" not in probe
-    assert "\n" + probe in text
-    small_config.model.block_size = 8
-    assert probe_of(small_config, corpus) == probe[:8]
-    small_config.trainer.probe = ""
-    assert probe_of(small_config, corpus) == ""
-    small_config.trainer.probe = "A" * 9
-    with pytest.raises(UserError, match=r"trainer\.probe has 9 characters, but at most 8 fit"):
-        probe_of(small_config, corpus)
-    small_config.trainer.probe = "A日"
-    with pytest.raises(UserError, match=r"trainer.probe: the model has never seen '日' \(U\+65E5\)"):
-        probe_of(small_config, corpus)
-    small_config.model.n_layer = 0
-    assert probe_of(small_config, corpus) == ""
 
 
 def test_parts_of_a_step_add_up_to_the_step(small_config: TrainConfig, corpus: Corpus, tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ The file is a zip archive, as torch.save writes it, and the archive's comment ho
 import hashlib
 import io
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,17 @@ Checkpoint = dict[str, Any]
 
 class Damaged(UserError):
     """A checkpoint file whose content cannot be used, or none at all: an older one may do instead."""
+
+
+@contextmanager
+def taken_for_damage(sentence: str, kinds: tuple[type[Exception], ...] = (Exception,)) -> Iterator[None]:
+    """Raise Damaged with this sentence in the place of an error of these kinds, unless it is for want of memory."""
+    try:
+        yield
+    except kinds as error:
+        if is_memory_shortage(error):
+            raise
+        raise Damaged(sentence) from error
 
 
 def save(path: Path, checkpoint: Checkpoint, previous: Path | None = None) -> None:
@@ -94,14 +107,13 @@ def load(path: Path) -> Checkpoint:
         )
     if raw[-_SEAL_LENGTH:] != _seal_of(memoryview(raw)[:-_SEAL_LENGTH]):
         raise Damaged(f"{path} is damaged: its checksum is not right")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch muses about odd files before it refuses them
-            checkpoint = torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
-    except Exception as error:  # the many ways in which torch reports a file that is no checkpoint
-        if is_memory_shortage(error):
-            raise
-        raise Damaged(f"{path} holds more than tensors and plain values: nothing in it was run") from error
+    # Torch has many ways to report a file that is no checkpoint.
+    with (
+        taken_for_damage(f"{path} holds more than tensors and plain values: nothing in it was run"),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # torch muses about odd files before it refuses them
+        checkpoint = torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
     if isinstance(checkpoint, dict) and isinstance(checkpoint.get("format"), int) and checkpoint["format"] != FORMAT:
         raise Damaged(f"{path} has checkpoint format {checkpoint['format']}, and this version reads format {FORMAT}")
     if not (_has(checkpoint, _TYPES) and all(_has(checkpoint[part], types) for part, types in _PARTS.items())):
@@ -114,7 +126,7 @@ def model_from(checkpoint: Checkpoint, path: Path) -> LanguageModel:
 
     Raises Damaged if the weights do not fit the sizes beside them, or are not finite.
     """
-    try:
+    with taken_for_damage(f"{path} is damaged: its weights and sizes do not belong together"):
         sizes = dict(checkpoint["sizes"])
         vocab_size = sizes.pop("vocab_size")
         known = {entry.name for entry in fields(ModelConfig)}
@@ -126,10 +138,6 @@ def model_from(checkpoint: Checkpoint, path: Path) -> LanguageModel:
         with torch.random.fork_rng(devices=[]):  # building one draws weights, to be replaced
             model = LanguageModel(config, vocab_size)
         model.load_state_dict(checkpoint["model"])
-    except Exception as error:
-        if is_memory_shortage(error):
-            raise
-        raise Damaged(f"{path} is damaged: its weights and sizes do not belong together") from error
     if not has_finite_weights(model):
         raise Damaged(f"{path} holds weights that are not finite numbers")
     return model

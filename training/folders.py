@@ -14,6 +14,11 @@ SUMMARY, SAMPLES, CONFIG, LOG = "summary.json", "samples.txt", "config.yaml", "t
 FILES = (BEST, LAST, PREVIOUS, SUMMARY, SAMPLES, CONFIG, LOG)
 
 
+def has_state(folder: Path) -> bool:
+    """Whether there is anything in a folder from which a run can go on."""
+    return any((folder / name).exists() for name in STATES)
+
+
 def newest(*names: str) -> Path | None:
     """The newest file with one of these names in the folders of runs, and of the jobs of sweeps, in runs/; None without."""
     found = [path for name in names for level in ("*", "*/*") for path in RUNS.glob(f"{level}/{name}")]
@@ -56,7 +61,7 @@ def folder_to_resume(named: str) -> Path:
     folder = path.parent if path.name == LAST else path
     if path.name == PREVIOUS:
         raise UserError(f"resume={named}: name the run's folder; it goes on from {PREVIOUS} if {LAST} cannot be used")
-    if any((folder / name).exists() for name in STATES):
+    if has_state(folder):
         return folder
     if (folder / BEST).exists():
         raise UserError(f"resume={named}: the states of that run are gone; its {BEST} can still be sampled from")
@@ -67,7 +72,7 @@ def folder_to_resume(named: str) -> Path:
 
 def holds_a_run(folder: Path) -> str:
     """Why a folder cannot be used for a new run, in a sentence with advice; empty if it can."""
-    if any((folder / name).exists() for name in STATES):
+    if has_state(folder):
         return f"{folder} holds a run already: choose another folder, or go on with resume={folder}"
     left = [name for name in (BEST, SUMMARY, SAMPLES, CONFIG) if (folder / name).exists()]
     return f"{folder} holds {', '.join(left)}, which the run would replace: choose another folder" if left else ""

@@ -34,7 +34,7 @@ MAY_CHANGE = {
     "trainer.compile",
     "trainer.deterministic",
 }
-_ENDINGS = ("finished", "early_stopped", "time_limit")
+ENDINGS = ("finished", "early_stopped", "time_limit")  # what summary.json says of a run that has ended in order
 
 
 def prepared_run(config: TrainConfig, folder: Path, overrides: list[str]) -> tuple[Run, list[str]]:
@@ -70,11 +70,8 @@ def _run_from(folder: Path, source: str, typed: TrainConfig, overrides: list[str
     config, changes = resumed_config(saved, typed, overrides)
     if found := problems(config) + reasons_to_stay_ended(saved, config, folder):
         raise UserError("; ".join(found))
-    try:
+    with texts.that_may_have_moved(config.data.path):
         corpus = texts.load(config.data, config.model.block_size)
-    except UserError as error:
-        hint = ". If it has moved, say where it is with data.path=FILE" if config.data.path else ""
-        raise UserError(f"{error}{hint}") from None
     refuse_other_text(saved, corpus)
     return Run(config, corpus, folder, saved, source), changes
 
@@ -128,7 +125,7 @@ def reasons_to_stay_ended(saved: dict[str, Any], config: TrainConfig, folder: Pa
 def has_ended(folder: Path) -> bool:
     """Whether the run in a folder has come to its end in order, by its summary.json."""
     try:
-        return json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["status"] in _ENDINGS
+        return json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["status"] in ENDINGS
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return False
 

@@ -19,7 +19,7 @@ from data.corpus import Corpus
 from data.ngrams import baseline_losses
 from model.language_model import LanguageModel
 from training import checkpoint as checkpoints
-from training.device import choose_setup, is_memory_shortage
+from training.device import choose_setup
 from training.evaluation import evaluate
 from training.files import cut_short, first_free, length_of, remove_strays, write_text
 from training.folders import BEST, CONFIG, FILES, LAST, PREVIOUS, SAMPLES, SUMMARY, holds_a_run
@@ -95,13 +95,10 @@ class Run:
         self.name, self.step, self.best, self.latest = saved["run"], saved["step"], saved["best"], saved["latest"]
         self.points, self.seconds, self.samples_length = saved["points"], saved["seconds"], saved["samples_length"]
         self.starts = saved["starts"]
-        try:
+        unfit = (ValueError, LookupError, TypeError, AttributeError, RuntimeError)
+        with checkpoints.taken_for_damage(f"{path} is damaged: its optimizer or random state does not fit", unfit):
             checkpoints.restore_optimizer(self.optimizer, saved["optimizer"])
             checkpoints.restore_random_state(saved["random"], self.setup.device)
-        except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
-            if is_memory_shortage(error):
-                raise
-            raise checkpoints.Damaged(f"{path} is damaged: its optimizer or random state does not fit") from error
         for key, now in self._made_with().items():
             if (was := saved["versions"].get(key)) != now:
                 self.moved.append(f"{key} was {was} and is {now}")
@@ -162,6 +159,7 @@ class Run:
                 self.save()  # from its first second on there is this run to go on with, and with its options
             write_text(self.folder / CONFIG, described)
             cut_short(self.folder / SAMPLES, self.samples_length)
+            self.samples_length = length_of(self.folder / SAMPLES)  # less, where somebody has cut it
             (self.folder / SUMMARY).unlink(missing_ok=True)  # until it ends again
             if self.latest["evaluated"] == self.step:
                 self._show()
@@ -171,8 +169,9 @@ class Run:
 
     def advance(self, loss_train: float, seconds: float) -> None:
         """One more step has been taken."""
+        if self.latest["evaluated"] == self.step:  # only then was a sample added
+            self.samples_length = length_of(self.folder / SAMPLES)
         self.step += 1
-        self.samples_length = length_of(self.folder / SAMPLES)
         self.latest["loss_train"] = loss_train
         self.seconds["train"] += seconds
         self.points = {}

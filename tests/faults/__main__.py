@@ -14,7 +14,8 @@ from pathlib import Path
 
 from configs.command_line import run_script
 from tests.faults.long_runs import random_kills, soak
-from tests.faults.proof import FILES, SPOIL, Proof
+from tests.faults.proof import SPOIL, Proof
+from training.folders import FILES
 
 
 def main(arguments: list[str]) -> None:

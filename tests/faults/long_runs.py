@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.faults.outcome import outcome, whole
 from tests.faults.proof import OPTIONS
 from tests.scripts import start
-from training.folders import STATES
+from training.folders import has_state
 from training.resuming import has_ended
 
 
@@ -34,7 +34,7 @@ def random_kills(home: Path, number: int, steps: int, seed: int) -> int:
         said = process.stderr.read()  # not communicate, which would leave out what has been read ahead
         process.wait()
         assert "Traceback" not in said, said
-        begun = any((home / "run" / name).exists() for name in STATES)
+        begun = has_state(home / "run")
         whole(home / "run")
         if process.returncode == 0 or has_ended(home / "run"):
             assert outcome(home / "run") == outcome(home / "straight")

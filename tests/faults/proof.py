@@ -18,7 +18,7 @@ from typing import TypeVar
 from tests.faults.child import End, run_train
 from tests.faults.outcome import outcome, whole
 from training import checkpoint as checkpoints
-from training.folders import STATES
+from training.folders import STATES, has_state
 from training.resuming import has_ended
 
 OPTIONS = (
@@ -26,7 +26,6 @@ OPTIONS = (
     "trainer.max_steps=12", "trainer.eval_interval=4", "trainer.save_interval=3", "trainer.log_interval=1",
     "hydra.run.dir=run",
 )  # fmt: skip
-FILES = ("last.pt", "previous.pt", "best.pt", "config.yaml", "summary.json", "train.log", "samples.txt")
 Case = TypeVar("Case")
 
 
@@ -63,10 +62,13 @@ class Proof:
         assert end.status == 130, end.said
         return folder
 
+    def words(self, folder: Path) -> tuple[str, ...]:
+        """What one types to go on with the run in a folder, or to begin it if it was killed before it could save."""
+        return ("resume=run",) if has_state(folder / "run") else OPTIONS
+
     def goes_on(self, folder: Path, harm: str, lost: str = "") -> None:
         """The run in a folder ends as if nothing had been done to it, but for what cannot be had again."""
-        begun = any((folder / "run" / name).exists() for name in STATES)
-        end = run_train(folder, *(("resume=run",) if begun else OPTIONS))
+        end = run_train(folder, *self.words(folder))
         assert end.status == 0 or has_ended(folder / "run"), f"{harm}: {end.said}"  # then it only had no time to say so
         assert "Traceback" not in end.said, f"{harm}: {end.said}"
         found = outcome(folder / "run")
@@ -89,8 +91,7 @@ class Proof:
         """SIGKILL at a place, then at another while the run goes on and clears up after the kill before, and so forth."""
         folder, kills = self.folder(), 0
         for place in places:
-            begun = any((folder / "run" / name).exists() for name in STATES)
-            end = run_train(folder, *(("resume=run",) if begun else OPTIONS), harm="killed", at=place)
+            end = run_train(folder, *self.words(folder), harm="killed", at=place)
             whole(folder / "run")
             if end.status != -signal.SIGKILL:
                 break
