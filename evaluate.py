@@ -132,19 +132,21 @@ def part_of(config: EvaluateConfig, checkpoint: Checkpoint, own: DataConfig) -> 
         text, nats = texts.read(data)
     sha256 = texts.sha256(text)
     trained_on_it = sha256 == checkpoint["corpus"]["sha256"]
-    if trained_on_it and data.validation_fraction != own.validation_fraction:
-        raise UserError(
-            f"data.validation_fraction={data.validation_fraction} would mix the parts of the model's own text: "
-            f"it was trained with {own.validation_fraction}"
-        )
+    for name in ("validation_fraction", "test_fraction"):
+        if trained_on_it and getattr(data, name) != getattr(own, name):
+            raise UserError(
+                f"data.{name}={getattr(data, name)} would mix the parts of the model's own text: "
+                f"it was trained with {getattr(own, name)}"
+            )
+    if data.validation_fraction + data.test_fraction >= 1:
+        raise UserError("data.validation_fraction and data.test_fraction must be below 1 together")
     if not trained_on_it and config.data.name is None and config.data.path is None:
         raise UserError(
             f"{texts.name_of(data)} is not the text any more that the model was trained on: to evaluate it all the same, "
             "name it with data.path=FILE"
         )
     split = config.split or ("validation" if trained_on_it else "all")
-    start = texts.validation_start(text, data)
-    place = {"train": slice(0, start), "validation": slice(start, None), "all": slice(0, None)}[split]
+    place = texts.parts_of(text, data)[split]
     part = text[place]
     tokenizer = Tokenizer(checkpoint["vocabulary"])
     skipped: dict[str, int] = {}
@@ -156,10 +158,12 @@ def part_of(config: EvaluateConfig, checkpoint: Checkpoint, own: DataConfig) -> 
         ids = tokenizer.encode(part)
     except UserError as error:
         raise UserError(f"{error}. Leave them out, or add on_unknown=skip, which counts them apart") from None
+    if len(ids) < 2 and split == "test" and not data.test_fraction:
+        raise UserError("there is no test part: the model was trained without data.test_fraction")
     if len(ids) < 2:
         raise UserError(f"the {split} part has {len(ids)} characters that the model knows, and 2 are needed")
     floor = None if nats is None or skipped else float(nats[place][1:].mean())
-    return Part(texts.name_of(data), sha256, split, trained_on_it and split != "validation", ids, skipped, floor)
+    return Part(texts.name_of(data), sha256, split, trained_on_it and split in ("train", "all"), ids, skipped, floor)
 
 
 def table(part: Part, result: Evaluation, stride: int, block_size: int) -> list[str]:

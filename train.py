@@ -33,6 +33,7 @@ import logging
 import math
 import shlex
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,10 @@ from data.batches import Batches
 from training import checkpoint as checkpoints
 from training.device import compiled, torch_errors_in_words
 from training.files import held
-from training.folders import BEST, FILES, LAST, folder_to_resume, refuse_odd_files
+from training.folders import BEST, FILES, LAST, TRACE, folder_to_resume, refuse_odd_files
+from training.precision import in_precision, loss_scale, unscale_gradients
 from training.previews import MOST_MAPS
+from training.profiling import profiling
 from training.resuming import prepared_run
 from training.run import Diverged, Run
 from training.schedule import lr_factor
@@ -59,27 +62,23 @@ log = logging.getLogger(__name__)
 
 def train(run: Run, stop: StopSignal) -> str:
     """The training loop; returns why it ended. It ends between two steps, and last.pt is then up to date."""
-    config, model, optimizer = run.config.trainer, run.model, run.optimizer
-    text = torch.from_numpy(run.corpus.train)
+    config, model, optimizer, precision = run.config.trainer, run.model, run.optimizer, run.setup.precision
+    text = torch.from_numpy(run.corpus.train).to(run.setup.device)
     batches = Batches(text, run.config.model.block_size, config.batch_size, run.config.seed)
-
-    def loss_of(network: nn.Module, windows: Tensor) -> Tensor:
-        """The mean of -log P over the windows (B, T + 1): each character but the first is a target."""
-        windows = windows.to(run.setup.device)
-        with run.setup.forward_precision():
-            logits = network(windows[:, :-1])  # (B, T, V)
-        return F.cross_entropy(logits.float().flatten(0, 1), windows[:, 1:].flatten())
-
+    scale = loss_scale(precision)
     network: nn.Module = model
     if config.compile:
         part = batches.windows(0).chunk(config.grad_accumulation)[0]
-        network = compiled(model, lambda fast: loss_of(fast, part))
+        network = compiled(model, lambda fast: loss_of(in_precision(fast, precision), part))
     model.train()
-    with progress_bar(config.max_steps, run.step) as bar:
+    with (
+        progress_bar(config.max_steps, run.step) as bar,
+        profiling(run.folder / TRACE, config.profile) as end_of_step,
+    ):
 
-        def show_bar(at_once: bool) -> None:
+        def show_bar() -> None:
             losses = f"train {run.latest['loss_train']:.3f}, val {run.latest['loss_val']:.3f}"
-            bar.set_postfix_str(f"{losses}, {run.chars_per_second():,.0f} characters/s", refresh=at_once)
+            bar.set_postfix_str(f"{losses}, {run.chars_per_second():,.0f} characters/s", refresh=False)
 
         while True:
             due = run.ending is not None or run.step % config.eval_interval == 0
@@ -87,7 +86,8 @@ def train(run: Run, stop: StopSignal) -> str:
                 with contextlib.suppress(Stopped):  # then the run goes on with this evaluation
                     run.evaluate_and_save(between=lambda _: stop.check())
                     log_evaluation(run)
-                    show_bar(at_once=True)
+                    show_bar()
+                    bar.refresh()
             if run.ending is not None and run.latest["evaluated"] == run.step:
                 return run.ending
             if stop.received:
@@ -98,29 +98,34 @@ def train(run: Run, stop: StopSignal) -> str:
             factor = lr_factor(run.step, config.max_steps, run.config.optimizer)
             for group in optimizer.param_groups:
                 group["lr"] = factor * group["peak_lr"]
-            loss = 0.0
+            logits_of = in_precision(network, precision)
+            loss = torch.zeros((), device=run.setup.device)
             windows = batches.windows(0 if config.overfit_batch else run.step)  # (batch_size, T + 1)
             for part in windows.chunk(config.grad_accumulation):
-                part_loss = loss_of(network, part) / config.grad_accumulation
-                part_loss.backward()
-                loss += part_loss.item()
-            grad_norm = float(nn.utils.clip_grad_norm_(model.parameters(), run.config.optimizer.grad_clip or math.inf))
-            if not math.isfinite(loss + grad_norm):
-                what = "the gradient" if math.isfinite(loss) else "the training loss"
-                raise Diverged(what, run.step + 1, run.lr, run.latest["loss_train"])
+                part_loss = loss_of(logits_of, part) / config.grad_accumulation
+                (part_loss * scale).backward()
+                loss += part_loss.detach()
+            unscale_gradients(model, scale)
+            grad_norm = nn.utils.clip_grad_norm_(model.parameters(), run.config.optimizer.grad_clip or math.inf)
             optimizer.step()
             optimizer.zero_grad()
-            run.advance(loss, time.perf_counter() - started)
+            run.advance(loss, grad_norm, time.perf_counter() - started)
 
             if run.step % config.log_interval == 0 or run.ending is not None:
-                speed = run.chars_per_second()
-                run.draw(
-                    {"loss/train": loss, "optim/lr": run.lr, "optim/grad_norm": grad_norm, "speed/chars_per_s": speed}
-                )
+                run.read_losses()
+                points = {"loss/train": run.latest["loss_train"], "optim/grad_norm": run.grad_norm, "optim/lr": run.lr}
+                run.draw({**points, "speed/chars_per_s": run.chars_per_second()})
+                show_bar()
             if config.save_interval is not None and run.step % config.save_interval == 0:
                 run.save()
             bar.update()
-            show_bar(at_once=False)
+            end_of_step()
+
+
+def loss_of(logits_of: Callable[..., Tensor], windows: Tensor) -> Tensor:
+    """The mean of -log P over the windows (B, T + 1): each character but the first is a target."""
+    logits = logits_of(windows[:, :-1])  # (B, T, V)
+    return F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
 
 
 def log_evaluation(run: Run) -> None:

@@ -78,6 +78,7 @@ class DataConfig:
     name: str = option("tiny_shakespeare", "which text", choices=("tiny_shakespeare", "text", "playlet"))
     path: str | None = option(None, "a UTF-8 text file", free_text=True, also="file text input dataset")
     validation_fraction: float = option(0.1, "share of the text, its end, never trained on", above=0, below=1)
+    test_fraction: float = option(0.0, "share after that, kept even from validation", least=0, below=1, also="holdout")
     characters: int = option(1_000_000, "length of the Playlet, in characters", least=1)
     fallback: str | None = option("playlet", "for want of Tiny Shakespeare; null: stop", choices=("playlet",))
     fallback_reason: str | None = option(None, "why the fallback was taken; filled in by train.py")
@@ -87,12 +88,13 @@ class DataConfig:
 
 @dataclass
 class OptimizerConfig:
-    name: str = option("adamw", "which optimizer", choices=("adamw",))
+    name: str = option("adamw", "which optimizer", choices=("adamw", "muon"))
     lr: float = option(3e-3, "highest learning rate of matrices", least=0, also="learning_rate")
     table_lr: float = option(1e-2, "highest learning rate of tables: embeddings, bigram", least=0, also="embedding_lr")
     weight_decay: float = option(0.1, "decay of matrices; tables are not decayed", least=0, also="wd")
     beta1: float = option(0.9, "AdamW's memory of the gradient", least=0, below=1)
     beta2: float = option(0.95, "AdamW's memory of its square", least=0, below=1)
+    momentum: float = option(0.95, "Muon's memory of the gradient", least=0, below=1)
     warmup_steps: int = option(20, "steps of linear warm-up", least=0, also="warmup_iters")
     schedule: str = option("linear", "shape of the cool-down", choices=("linear", "cosine", "constant"))
     cooldown_fraction: float = option(0.6, "share of the steps, the last ones, that cool down", least=0, most=1)
@@ -118,13 +120,16 @@ class TrainerConfig:
     )
     overfit_batch: bool = option(False, "train on the first step's windows again and again")
     device: str = option("auto", "auto, cpu, cuda, cuda:1, mps")
-    precision: str = option("auto", "of the forward pass", choices=("auto", "float32", "bfloat16"), also="dtype")
+    precision: str = option(
+        "auto", "of the blocks", choices=("auto", "float32", "bfloat16", "float16"), also="dtype amp"
+    )
     attention_path: str = option(
         "auto", "how attention is computed", choices=("auto", "plain", "fused"), also="flash sdpa"
     )
     threads: int | None = option(
         None, "processor threads; null: one a core", least=1, most=1024, also="num_threads num_workers"
     )
+    profile: bool = option(False, "show where the time of ten steps goes, and write it to trace.json")
     compile: bool = option(False, "torch.compile the model: slow to start, then faster")
     deterministic: bool = option(False, "the same bits each time on a GPU too (a CPU has them anyway)")
 
@@ -163,6 +168,7 @@ class OtherTextConfig:
     name: str | None = option(None, "null: the checkpoint's own", choices=("tiny_shakespeare", "text", "playlet"))
     path: str | None = option(None, "a UTF-8 text file", free_text=True, also="file text input dataset")
     validation_fraction: float | None = option(None, "null: as in training", above=0, below=1)
+    test_fraction: float | None = option(None, "null: as in training", least=0, below=1)
 
 
 @dataclass
@@ -172,7 +178,7 @@ class EvaluateConfig:
     )
     data: OtherTextConfig = field(default_factory=OtherTextConfig)
     split: str | None = option(
-        None, "null: validation; of any other text all", choices=("train", "validation", "all"), also="part"
+        None, "null: validation; of any other text all", choices=("train", "validation", "test", "all"), also="part"
     )
     stride: int | None = option(
         None, "characters from window to window; null: block_size", least=1, also="step overlap"
@@ -253,6 +259,11 @@ def _data_problems(data: DataConfig | OtherTextConfig) -> Iterator[str]:
 
 def _train_problems(config: TrainConfig) -> Iterator[str]:
     model, data, trainer = config.model, config.data, config.trainer
+    if data.validation_fraction + data.test_fraction >= 1:
+        yield (
+            f"data.validation_fraction={data.validation_fraction} and data.test_fraction={data.test_fraction} "
+            "leave nothing to train on: together they must be below 1"
+        )
     if not re.fullmatch(r"[\w.-]+", model.name, re.ASCII):
         yield f"model.name={model.name!r} names folders: write letters, digits, dots, dashes and underscores only"
     if model.n_layer == 0 and not model.bigram:

@@ -17,17 +17,19 @@ class Batches:
     """`windows(step)` gives the ids (batch_size, block_size + 1) of that step: inputs and, one further on, targets."""
 
     def __init__(self, ids: Tensor, block_size: int, batch_size: int, seed: int) -> None:
-        """`ids` (N,) is the training part in any integer type, N at least block_size + 1."""
+        """`ids` (N,) is the training part in any integer type, N at least block_size + 1; windows stay on its device."""
         if len(ids) < block_size + 1:
             raise ValueError(f"{len(ids)} characters hold no window of block_size {block_size} and its target")
         self.ids, self.block_size, self.batch_size, self.seed = ids, block_size, batch_size, seed
+        self._window = torch.arange(block_size + 1, device=ids.device)
         # One window fewer than might fit, where there is one to spare, leaves room for every offset within a window.
         self.windows_per_epoch = max(1, (len(ids) - block_size) // block_size)
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
 
     def windows(self, step: int) -> Tensor:
         """The ids (batch_size, block_size + 1), int64, of step 0, 1, 2, ..."""
-        return self.ids[torch.from_numpy(self.starts(step))[:, None] + torch.arange(self.block_size + 1)].long()
+        starts = torch.from_numpy(self.starts(step)).to(self.ids.device)
+        return self.ids[starts[:, None] + self._window].long()
 
     def starts(self, step: int) -> NDArray[np.int64]:
         """Where the windows of a step begin in the text (batch_size,)."""

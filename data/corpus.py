@@ -35,39 +35,40 @@ class CannotBeHad(UserError):
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text as ids, its training part first and its validation part after it."""
+    """A text as ids: its training part, its validation part after it, and after that what is kept from both, if anything."""
 
     name: str
     sha256: str  # of the text as UTF-8
     tokenizer: Tokenizer
     train: NDArray[np.integer]
     validation: NDArray[np.integer]
+    characters: int  # of the whole text
     floor: float | None  # true nats per character of the validation part, where it is known
 
     def identity(self) -> dict[str, Any]:
         """What names this text in checkpoints and summaries."""
-        characters = len(self.train) + len(self.validation)
         return {
             "name": self.name,
             "sha256": self.sha256,
-            "characters": characters,
+            "characters": self.characters,
             "vocab_size": self.tokenizer.vocab_size,
         }
 
 
 def load(config: DataConfig, block_size: int) -> Corpus:
-    """The corpus that the configuration names, cut into its two parts.
+    """The corpus that the configuration names, cut into its parts.
 
     Raises UserError if the text cannot be had, is not UTF-8, or is too short for windows of block_size.
     """
     text, nats = read(config)
-    split = validation_start(text, config)
-    _refuse_too_short(len(text), split, block_size, config.validation_fraction)
+    parts = parts_of(text, config)
+    train, validation = parts["train"], parts["validation"]
+    _refuse_too_short(len(text), parts, block_size, config)
     tokenizer = Tokenizer.of(text)
     ids = tokenizer.encode(text)
     # The first validation character is nobody's target: predicting it would need the training part.
-    floor = None if nats is None else float(nats[split + 1 :].mean())
-    return Corpus(name_of(config), sha256(text), tokenizer, ids[:split], ids[split:], floor)
+    floor = None if nats is None else float(nats[validation][1:].mean())
+    return Corpus(name_of(config), sha256(text), tokenizer, ids[train], ids[validation], len(text), floor)
 
 
 def read(config: DataConfig) -> tuple[str, NDArray[np.float64] | None]:
@@ -90,9 +91,16 @@ def that_may_have_moved(path: str | None) -> Iterator[None]:
         ) from None
 
 
-def validation_start(text: str, config: DataConfig) -> int:
-    """Where the validation part of a text begins."""
-    return int(len(text) * (1 - config.validation_fraction))
+def parts_of(text: str, config: DataConfig) -> dict[str, slice]:
+    """Where the parts of a text are: train, validation and test, in this order, and all of it."""
+    validation = int(len(text) * (1 - config.validation_fraction - config.test_fraction))
+    test = int(len(text) * (1 - config.test_fraction))
+    return {
+        "train": slice(0, validation),
+        "validation": slice(validation, test),
+        "test": slice(test, len(text)),
+        "all": slice(0, len(text)),
+    }
 
 
 def name_of(config: DataConfig) -> str:
@@ -227,18 +235,25 @@ def _keep(text: str) -> None:
         )
 
 
-def _refuse_too_short(characters: int, split: int, block_size: int, fraction: float) -> None:
+def _refuse_too_short(characters: int, parts: dict[str, slice], block_size: int, config: DataConfig) -> None:
+    sizes = {name: part.stop - part.start for name, part in parts.items()}
     found = []
-    if split < block_size + 1:
+    if sizes["train"] < block_size + 1:
         found.append(
-            f"the training part has {split} characters and needs {block_size + 1}, one more than model.block_size={block_size}"
+            f"the training part has {sizes['train']} characters and needs {block_size + 1}, "
+            f"one more than model.block_size={block_size}"
         )
-    if characters - split < 2:
-        found.append(f"the validation part has {characters - split} and needs 2")
+    if sizes["validation"] < 2:
+        found.append(f"the validation part has {sizes['validation']} and needs 2")
+    if config.test_fraction and sizes["test"] < 2:
+        found.append(f"the test part has {sizes['test']} and needs 2")
     if found:
+        fractions = f"data.validation_fraction={config.validation_fraction}"
+        if config.test_fraction:
+            fractions += f", data.test_fraction={config.test_fraction}"
         raise UserError(
-            f"the text is too short: of its {characters} characters (data.validation_fraction={fraction}) {'; '.join(found)}. "
-            "Give a longer text, a smaller model.block_size or another data.validation_fraction"
+            f"the text is too short: of its {characters} characters ({fractions}) {'; '.join(found)}. "
+            "Give a longer text, a smaller model.block_size or other fractions"
         )
 
 

@@ -227,12 +227,12 @@ class MultiHeadAttention(nn.Module):
         )
         if self.uniform:
             return tuple(parts)
-        query, key, value = parts
+        queries_and_keys = parts[:2]  # what is done to both is done at once, which is faster
         if self.qk_norm:
-            query, key = F.rms_norm(query, (self.head_size,)), F.rms_norm(key, (self.head_size,))
+            queries_and_keys = F.rms_norm(queries_and_keys, (self.head_size,))
         if self.rotation is not None:
-            query, key = self.rotation(query, past), self.rotation(key, past)
-        return query, key, value
+            queries_and_keys = self.rotation(queries_and_keys, past)
+        return *queries_and_keys, parts[2]
 
 
 class Rotation(nn.Module):

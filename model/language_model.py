@@ -139,9 +139,10 @@ class Stream(nn.Module):
 
     def forward(self, ids: Tensor, cache: ModelCache | None = None) -> Tensor:
         x = self.dropout(self.embedded(ids, None if cache is None else cache.ids))
+        x = x.to(next(self.blocks.parameters()).dtype)  # blocks compute in the number format of their matrices
         for number, block in enumerate(self.blocks):
             x = block(x, None if cache is None else cache.layers[number])
-        return self.head(normalised(x, self.norm))
+        return self.head(normalised(x.to(self.head.weight.dtype), self.norm))
 
     def embedded(self, ids: Tensor, earlier: Tensor | None = None) -> Tensor:
         """What the first block gets of ids (B, T) that follow the ids `earlier` (B, K): (B, T, C)."""
@@ -206,6 +207,11 @@ class FeedForward(nn.Module):
 def normalised(x: Tensor, norm: str) -> Tensor:
     """Each row of (..., C) with mean 0 and variance 1 (layer_norm), or with a mean square of 1 (rms_norm)."""
     return F.layer_norm(x, (x.size(-1),)) if norm == "layer_norm" else F.rms_norm(x, (x.size(-1),))
+
+
+def block_matrices(network: nn.Module) -> dict[str, nn.Parameter]:
+    """The matrices of the blocks, where nearly all computing is done, by their names in a LanguageModel or its wrapper."""
+    return {name: weight for name, weight in network.named_parameters() if ".blocks." in name}
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Nothing of the future reaches the past: to the bit, on every path, and seen from what trained models achieve."""
 
 import math
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 
@@ -18,6 +17,7 @@ from data.playlet import write
 from model.language_model import LanguageModel
 from tests.models import RUNGS, V, woken
 from training.optimizers import make_optimizer
+from training.precision import in_precision
 
 PATHS = ("plain", "fused", "plain cached", "fused cached")
 
@@ -25,16 +25,15 @@ PATHS = ("plain", "fused", "plain cached", "fused cached")
 def logits_of(model: LanguageModel, ids: Tensor, path: str, precision: str = "float32") -> Tensor:
     """ids (B, T) -> logits (B, T, V) by one of the paths; with a cache, five characters are read, then one by one."""
     model.use_attention(path.split()[0])
-    half = torch.autocast("cpu", dtype=torch.bfloat16) if precision == "bfloat16" else nullcontext()
-    with half:
-        if "cached" not in path:
-            return model(ids)
-        cache = model.new_cache()
-        cuts = [0, *range(min(5, ids.size(1)), ids.size(1) + 1)]
-        return torch.cat([model(ids[:, begin:end], cache) for begin, end in pairwise(cuts)], dim=1)
+    network = in_precision(model, getattr(torch, precision))
+    if "cached" not in path:
+        return network(ids)
+    cache = model.new_cache()
+    cuts = [0, *range(min(5, ids.size(1)), ids.size(1) + 1)]
+    return torch.cat([network(ids[:, begin:end], cache) for begin, end in pairwise(cuts)], dim=1)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("rung", RUNGS)
 def test_the_future_never_changes_the_past(rung: str, path: str, precision: str) -> None:
@@ -66,7 +65,7 @@ def test_no_gradient_comes_back_from_earlier_losses_to_later_inputs(rung: str, p
     assert model.stream is not None
     model.stream.blocks[0].register_forward_pre_hook(keep)
     ids = torch.randint(V, (2, 12))
-    for precision in ("float32", "bfloat16"):
+    for precision in ("float32", "bfloat16", "float16"):
         for t in range(12):
             logits = logits_of(model, ids, path, precision)
             F.cross_entropy(logits[:, t].float(), ids[:, t]).backward()
@@ -85,8 +84,10 @@ def test_every_path_gives_the_same_logits(rung: str, path: str) -> None:
         with torch.no_grad():
             plain = logits_of(model, ids, "plain")
             assert torch.allclose(logits_of(model, ids, path), plain, atol=1e-5)
-            half = logits_of(model, ids, path, "bfloat16").float()
-        assert float((half - plain).norm() / plain.norm()) < 2e-2
+            for precision in ("bfloat16", "float16"):
+                half = logits_of(model, ids, path, precision)
+                assert half.dtype == torch.float32
+                assert float((half - plain).norm() / plain.norm()) < 2e-2
 
 
 @pytest.mark.parametrize("rung", RUNGS)

@@ -134,22 +134,6 @@ def test_the_path_that_was_chosen_reaches_every_layer(
         assert [layer.path for layer in layers] == [path] * small_config.model.n_layer
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_each_precision_multiplies_in_it(precision: str) -> None:
-    setup = choose_setup(TrainerConfig(device="cpu", threads=1, precision=precision))
-    with setup.forward_precision():
-        product = nn.Linear(3, 3)(torch.ones(3))
-    assert product.dtype == getattr(torch, precision)
-
-
-def test_bfloat16_trains_and_keeps_float32_weights(tmp_path: Path) -> None:
-    result = script("train.py", *SMALL, "trainer.precision=bfloat16", "hydra.run.dir=run", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    checkpoint = torch.load(tmp_path / "run" / "last.pt", weights_only=True)
-    assert {weight.dtype for weight in checkpoint["model"].values()} == {torch.float32}
-    assert checkpoint["best"]["step"] == 20
-
-
 def test_a_compiler_that_fails_is_said_and_the_model_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     model = nn.Linear(3, 3)
 

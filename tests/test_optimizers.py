@@ -1,10 +1,14 @@
 """The optimizer: every parameter in exactly one group, with the right decay and rate."""
 
+from dataclasses import replace
+
 import torch
+from torch import Tensor
 
 from configs.schema import ModelConfig, OptimizerConfig
 from model.language_model import LanguageModel
-from training.optimizers import make_optimizer
+from tests.models import RUNGS, woken
+from training.optimizers import make_optimizer, orthogonal
 
 CONFIG = OptimizerConfig(lr=1e-3, table_lr=1e-2, weight_decay=0.3, beta1=0.8, beta2=0.9)
 
@@ -36,3 +40,70 @@ def test_a_step_is_adamw() -> None:
     make_optimizer(model, CONFIG).step()
     # The first step of Adam is lr * sign(gradient); decay takes lr * weight_decay off beforehand.
     assert torch.allclose(head, torch.full_like(head, 1 * (1 - 1e-3 * 0.3) - 1e-3), atol=1e-6)
+
+
+MUON = replace(CONFIG, name="muon", lr=0.02, momentum=0.9)
+
+
+def with_gradients(config: OptimizerConfig) -> tuple[LanguageModel, torch.optim.Optimizer, dict[str, Tensor]]:
+    model = woken(RUNGS["gpt"])
+    for weight in model.parameters():
+        weight.grad = torch.randn_like(weight)
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    return model, make_optimizer(model, config), before
+
+
+def test_muon_is_for_the_matrices_of_blocks() -> None:
+    model, optimizer, _ = with_gradients(MUON)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    matrices, tables = ({names[id(one)] for one in group["params"]} for group in optimizer.param_groups)
+    assert matrices == {name for name in names.values() if "blocks" in name}
+    assert tables == set(names.values()) - matrices
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.3, 0.0]
+    assert [group["peak_lr"] for group in optimizer.param_groups] == [0.02, 1e-2]
+
+
+def test_singular_values_come_near_one_and_their_vectors_stay() -> None:
+    torch.manual_seed(0)
+    for rows, columns in ((6, 6), (12, 4), (4, 12)):
+        matrices = torch.randn(5, rows, columns)
+        left, values, right = torch.linalg.svd(matrices, full_matrices=False)
+        # In the singular vectors of what went in, what came out is diagonal.
+        turned = left.mT @ orthogonal(matrices) @ right.mT
+        diagonal = turned.diagonal(dim1=-2, dim2=-1)
+        assert torch.allclose(turned, torch.diag_embed(diagonal), atol=1e-4)
+        strong = diagonal[values > 0.05 * values.norm(dim=-1, keepdim=True)]
+        assert float(strong.min()) > 0.65
+        assert float(strong.max()) < 1.25
+    assert torch.equal(orthogonal(torch.zeros(1, 2, 3)), torch.zeros(1, 2, 3))
+
+
+def test_two_steps_of_muon_are_the_formula() -> None:
+    model, optimizer, before = with_gradients(MUON)
+    gradients = [{name: torch.randn_like(weight) for name, weight in before.items()} for _ in range(2)]
+    for gradient in gradients:
+        for name, weight in model.named_parameters():
+            weight.grad = gradient[name].clone()
+        optimizer.step()
+    for name, weight in model.named_parameters():
+        if "blocks" in name:
+            wanted, mean = before[name], torch.zeros_like(before[name])
+            for gradient in gradients:
+                mean = 0.9 * mean + 0.1 * gradient[name]
+                update = orthogonal((0.1 * gradient[name] + 0.9 * mean)[None])[0]
+                taller = max(1, wanted.size(0) / wanted.size(1)) ** 0.5
+                wanted = wanted * (1 - 0.02 * 0.3) - 0.02 * taller * update
+            assert torch.allclose(weight, wanted, atol=1e-5), name
+
+
+def test_what_is_no_matrix_is_learned_as_by_adamw() -> None:
+    muon, muons, before = with_gradients(MUON)
+    adamw, adamws, _ = with_gradients(CONFIG)
+    for model, optimizer in ((muon, muons), (adamw, adamws)):
+        for name, weight in model.named_parameters():
+            weight.grad = torch.ones_like(before[name])
+        optimizer.step()
+    for (name, weight), wanted in zip(muon.named_parameters(), adamw.parameters(), strict=True):
+        if "embedding" in name or "bigram" in name:
+            assert torch.equal(weight, wanted), name
+            assert not torch.equal(weight, before[name]), name

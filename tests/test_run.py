@@ -222,11 +222,11 @@ def test_what_was_shown_from_its_step_on_is_taken_back(folder: Path) -> None:
 
 def test_a_sample_is_there_once_even_if_those_before_it_were_removed(folder: Path) -> None:
     with opened(resumed(folder, max_steps=30)) as run:
-        run.advance(1.0, 0.0)
+        run.advance(torch.tensor(1.0), torch.tensor(1.0), 0.0)
         run.save()  # between two evaluations
     (folder / "samples.txt").unlink()
     with opened(resumed(folder)) as run:
-        run.advance(1.0, 0.0)
+        run.advance(torch.tensor(1.0), torch.tensor(1.0), 0.0)
         run.evaluate_and_save()
     with opened(resumed(folder)):
         assert (folder / "samples.txt").read_text().count("=== step 22") == 1
@@ -296,7 +296,7 @@ def test_points_are_written_before_the_state_that_will_not_draw_them_again(
     monkeypatch.setattr(RecordWriter, "write", write_slowly)
     with opened(Run(small_config, corpus, tmp_path)) as run:
         for step in range(1, 4):
-            run.advance(1.0, 0.0)
+            run.advance(torch.tensor(1.0), torch.tensor(1.0), 0.0)
             run.draw({"loss/train": 1.0})
             run.save()
             (events,) = tmp_path.glob("events.*")

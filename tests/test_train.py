@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from configs.schema import ModelConfig, TrainConfig
 from data import corpus as texts
@@ -73,11 +74,15 @@ def test_parts_of_a_step_add_up_to_the_step(small_config: TrainConfig, corpus: C
         assert trained_curve(small_config, corpus, tmp_path / tag[:4], tag) == pytest.approx(curve, abs=2e-4)
 
 
-@pytest.mark.parametrize("stop_at", [0, 1, 7, 10, 19, 20])
+@pytest.mark.parametrize(
+    ("stop_at", "optimizer", "precision"),
+    [*((step, "adamw", "float32") for step in (0, 1, 7, 10, 19, 20)), (7, "muon", "float32"), (7, "muon", "float16")],
+)
 def test_a_resumed_run_has_the_bits_of_the_unbroken_one(
-    small_config: TrainConfig, corpus: Corpus, tmp_path: Path, stop_at: int
+    small_config: TrainConfig, corpus: Corpus, tmp_path: Path, stop_at: int, optimizer: str, precision: str
 ) -> None:
     small_config.model.dropout = 0.3
+    small_config.optimizer.name, small_config.trainer.precision = optimizer, precision
     straight, unbroken = run_of(small_config, corpus, tmp_path / "straight")
     train(straight, StopSignal())
 
@@ -182,20 +187,28 @@ def test_a_loss_that_is_no_number_never_reaches_a_file(
         assert math.isfinite(evaluate(model, run.validation, run.setup).nats)
 
 
-def test_a_step_with_a_loss_that_is_no_number_is_not_taken(
-    small_config: TrainConfig, corpus: Corpus, tmp_path: Path
+@pytest.mark.parametrize("log_interval", [1, 3, 1000])
+def test_the_first_loss_that_is_no_number_is_named_and_nothing_after_it_is_saved(
+    small_config: TrainConfig, corpus: Corpus, tmp_path: Path, log_interval: int
 ) -> None:
+    small_config.trainer.log_interval, small_config.trainer.save_interval = log_interval, 4
     run, _ = run_of(small_config, corpus, tmp_path)
     run.latest["evaluated"] = 0  # no evaluation before the first step
-    assert run.model.bigram is not None
-    run.model.bigram.weight.data[:] = math.nan
-    before = {name: weight.clone() for name, weight in run.model.state_dict().items()}
-    with pytest.raises(Diverged, match="the training loss is not a finite number at step 1"):
+    advance = run.advance
+
+    def advance_with_nan(loss: Tensor, grad_norm: Tensor, seconds: float) -> None:
+        assert run.model.bigram is not None
+        if run.step == 1:
+            run.model.bigram.weight.data[:] = math.nan
+        advance(loss, grad_norm, seconds)
+
+    run.advance = advance_with_nan  # type: ignore[method-assign]
+    with pytest.raises(
+        Diverged, match=r"the training loss is not a finite number at step 3 .*last finite training loss"
+    ):
         train(run, StopSignal())
-    assert run.step == 0
-    assert not run.optimizer.state
-    for name, weight in run.model.state_dict().items():
-        assert torch.equal(weight, before[name]) or "bigram" in name
+    assert not list(tmp_path.glob("*.pt"))
+    assert math.isfinite(run.latest["loss_train"])
 
 
 def test_weights_are_proved_before_they_are_saved(small_config: TrainConfig, corpus: Corpus, tmp_path: Path) -> None:

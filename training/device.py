@@ -1,10 +1,11 @@
 """Where and in which number format to compute: what was asked for, or what the machine is best at, with the reason."""
 
+import ctypes
 import logging
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import cast
 
@@ -18,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Setup:
-    """The choice: `precision` is that of the forward pass, weights stay float32; `attention_path` is plain or fused."""
+    """The choice: `precision` is that of the blocks, as training/precision.py says; `attention_path` is plain or fused."""
 
     device: torch.device
     precision: torch.dtype
@@ -37,12 +38,6 @@ class Setup:
             "threads": str(self.threads),
         }
 
-    def forward_precision(self) -> AbstractContextManager[object]:
-        """Run a forward pass under this: matrix products in `precision`, sums and losses in float32."""
-        if self.precision == torch.float32:
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=self.precision)
-
 
 def choose_setup(config: TrainerConfig, device_key: str = "trainer.device") -> Setup:
     """Choose device, precision, attention path and threads and tell torch.
@@ -55,6 +50,7 @@ def choose_setup(config: TrainerConfig, device_key: str = "trainer.device") -> S
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = config.threads or cores
     torch.set_num_threads(threads)
+    _keep_freed_memory()
     if config.deterministic != torch.are_deterministic_algorithms_enabled():  # to ask takes torch two seconds
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
         torch.use_deterministic_algorithms(config.deterministic)
@@ -100,7 +96,7 @@ def _choose_precision(name: str, device: torch.device) -> tuple[torch.dtype, str
     if name == "bfloat16" and device.type == "cpu" and not _processor_has_bfloat16():
         return torch.bfloat16, "as asked, though this processor seems to have no instructions for it and may be slow"
     if name != "auto":
-        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name], "as asked"
+        return getattr(torch, name), "as asked"
     if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
         return torch.bfloat16, "this GPU has it in hardware"
     return torch.float32, f"the exact one, on {device.type}"
@@ -120,6 +116,19 @@ def _choose_attention_path(name: str, device: torch.device, precision: torch.dty
     if precision == torch.bfloat16 and _processor_has_bfloat16():
         return "plain", "faster than fused on the processors measured that have bfloat16 instructions"
     return "fused", "faster than plain on the processors measured"
+
+
+def _keep_freed_memory() -> None:
+    """Have glibc keep what a step frees for the next step.
+
+    By default it gives large arrays back to the system, which hands out the same pages again, zeroed, thousands of times a
+    step. Does nothing where the C library is another one.
+    """
+    with suppress(OSError, AttributeError, TypeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        trim_threshold, mmap_threshold = -1, -3  # as <malloc.h> numbers them
+        mallopt(trim_threshold, 2**31 - 1)
+        mallopt(mmap_threshold, 2**30)
 
 
 _SHORTAGES = ("allocate memory", "Storage size calculation overflowed", "invalid dimension size")

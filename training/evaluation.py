@@ -10,6 +10,7 @@ from torch import Tensor
 
 from model.language_model import LanguageModel, evaluating
 from training.device import Setup
+from training.precision import in_precision
 
 _CHARACTERS_AT_ONCE = 2048  # a matter of speed and memory; the result does not depend on it but for rounding
 
@@ -62,12 +63,13 @@ def evaluate(
     sums = torch.zeros(block_size, dtype=torch.float64)
     counts = torch.zeros(block_size, dtype=torch.int64)
     window = torch.arange(block_size + 1)
+    network = in_precision(model, setup.precision)
     with evaluating(model):
         windows_at_once = max(1, characters_at_once // block_size)
         for first in range(0, whole, windows_at_once):
             between(int(counts.sum()))
             starts = torch.arange(first, min(first + windows_at_once, whole)) * stride
-            nats = _nats(model, ids[starts[:, None] + window], setup)
+            nats = _nats(network, ids[starts[:, None] + window], setup.device)
             sums[seen_before:] += nats[:, seen_before:].sum(0)
             counts[seen_before:] += len(nats)
             if first == 0:
@@ -76,7 +78,7 @@ def evaluate(
         rest = targets - int(counts.sum())
         if rest:
             between(targets - rest)
-            nats = _nats(model, ids[whole * stride :][None], setup)[0]
+            nats = _nats(network, ids[whole * stride :][None], setup.device)[0]
             uncounted = slice(len(nats) - rest, len(nats))
             sums[uncounted] += nats[uncounted]
             counts[uncounted] += 1
@@ -92,11 +94,10 @@ def position_groups(length: int) -> list[slice]:
     ]
 
 
-def _nats(model: LanguageModel, windows: Tensor, setup: Setup) -> Tensor:
+def _nats(network: Callable[..., Tensor], windows: Tensor, device: torch.device) -> Tensor:
     """-log P (W, T) in float64 of each character of windows (W, T + 1) but the first."""
-    windows = windows.to(setup.device).long()
-    with setup.forward_precision():
-        logits = model(windows[:, :-1])
+    windows = windows.to(device).long()
+    logits = network(windows[:, :-1])
     wanted = windows[:, 1:]
-    nats = F.cross_entropy(logits.float().flatten(0, 1), wanted.flatten(), reduction="none")
+    nats = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none")
     return nats.view(wanted.shape).cpu().double()

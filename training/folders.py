@@ -11,7 +11,8 @@ BEST = "best.pt"  # the best model, to sample from and to share
 LAST, PREVIOUS = "last.pt", "previous.pt"  # the state from which a run goes on, and the one saved before it
 STATES = (LAST, PREVIOUS)
 SUMMARY, SAMPLES, CONFIG, LOG = "summary.json", "samples.txt", "config.yaml", "train.log"
-FILES = (BEST, LAST, PREVIOUS, SUMMARY, SAMPLES, CONFIG, LOG)
+TRACE = "trace.json"  # what the profiler saw, if it was wanted
+FILES = (BEST, LAST, PREVIOUS, SUMMARY, SAMPLES, CONFIG, LOG, TRACE)
 
 
 def has_state(folder: Path) -> bool:

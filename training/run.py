@@ -7,11 +7,13 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
+from torch import Tensor
 from torch.optim import Optimizer
 
 from configs.schema import TrainConfig, UserError, values
@@ -29,6 +31,8 @@ from training.previews import Previews
 from training.tracking import Tracker
 
 log = logging.getLogger(__name__)
+
+_MOST_UNREAD = 100  # steps whose losses may wait to be read
 
 
 class Diverged(UserError):
@@ -75,6 +79,10 @@ class Run:
         # The losses of the latest step and of the latest evaluation, which was after step `evaluated`.
         nothing = {"loss_train": math.nan, "evaluated": -1, "loss_val": math.nan, "loss_val_by_position": []}
         self.latest: dict[str, Any] = nothing
+        self.grad_norm = math.nan  # of the latest step that was read
+        self.unread: list[
+            tuple[float, Tensor]
+        ] = []  # learning rate, and loss with norm of the gradient, of later steps
         self.points: dict[str, float] = {}  # of TensorBoard's curves, at this step
         self.seconds = {"train": 0.0, "eval": 0.0}
         self.samples_length = 0  # bytes of samples.txt when it held no sample of this step yet
@@ -167,14 +175,32 @@ class Run:
             self.tracker.close(succeeded=False)
             raise
 
-    def advance(self, loss_train: float, seconds: float) -> None:
-        """One more step has been taken."""
+    def advance(self, loss: Tensor, grad_norm: Tensor, seconds: float) -> None:
+        """One more step has been taken. Its loss stays where it was computed, so that Python need not wait for it."""
         if self.latest["evaluated"] == self.step:  # only then was a sample added
             self.samples_length = length_of(self.folder / SAMPLES)
         self.step += 1
-        self.latest["loss_train"] = loss_train
         self.seconds["train"] += seconds
         self.points = {}
+        self.unread.append((self.lr, torch.stack((loss, grad_norm))))
+        if len(self.unread) == _MOST_UNREAD:
+            self.read_losses()
+
+    def read_losses(self) -> None:
+        """Learn the losses of the steps since the last reading. Raises Diverged for the first that is not finite.
+
+        Here Python waits for a GPU: only when points are drawn, and before anything is saved.
+        """
+        started = time.perf_counter()
+        rows = torch.stack([row for _, row in self.unread]).tolist() if self.unread else []
+        self.seconds["train"] += time.perf_counter() - started
+        first = self.step - len(rows) + 1
+        for step, (lr, _), (loss, grad_norm) in zip(count(first), self.unread, rows, strict=False):
+            if not math.isfinite(loss + grad_norm):
+                what = "the gradient" if math.isfinite(loss) else "the training loss"
+                raise Diverged(what, step, lr, self.latest["loss_train"])
+            self.latest["loss_train"], self.grad_norm = loss, grad_norm
+        self.unread.clear()
 
     @property
     def ending(self) -> str | None:
@@ -198,6 +224,7 @@ class Run:
 
         `between` is called before each batch; what it raises ends the evaluation, with everything as it was before.
         """
+        self.read_losses()
         started = time.perf_counter()
         evaluation = evaluate(self.model, self.validation, self.setup, between=between)
         self._refuse_unsound(evaluation.nats)
@@ -220,6 +247,7 @@ class Run:
 
     def save(self) -> None:
         """Write last.pt, and keep the one before it as previous.pt. Raises Diverged for a state that is not sound."""
+        self.read_losses()
         window = self.validation[: self.config.model.block_size + 1]
         self._refuse_unsound(evaluate(self.model, window, self.setup).nats)
         self.check()

@@ -1,0 +1,42 @@
+"""Computing in half the bits: bfloat16 or float16 where nearly all of the work is, float32 wherever it decides the result.
+
+The matrices of the blocks are cast once for a step or an evaluation, and what flows between blocks has their format.
+Embeddings, head, bigram table, losses, gradients that the optimizer gets, its memory and the weights themselves stay
+float32 (Micikevicius et al., "Mixed Precision Training", 2018).
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from model.language_model import block_matrices
+
+# Gradients of a mean over a batch are too small for float16, whose least number is 6e-8. A power of two is exact, and a
+# fixed one keeps a run the same when it goes on. bfloat16 reaches as far as float32 does.
+_FLOAT16_LOSS_SCALE = 1024.0
+
+
+def in_precision(network: nn.Module, precision: torch.dtype) -> Callable[..., Tensor]:
+    """What `network` computes, with the blocks' matrices as they are now, cast to `precision`: ids (B, T) -> (B, T, V).
+
+    `network` is a LanguageModel or one compiled. Logits are float32, and so are the gradients that its weights get.
+    """
+    if precision == torch.float32:
+        return network
+    cast = {name: weight.to(precision) for name, weight in block_matrices(network).items()}
+    return lambda *inputs: functional_call(network, cast, inputs)
+
+
+def loss_scale(precision: torch.dtype) -> float:
+    """What a loss is multiplied with before its gradients are computed, and these are divided by after."""
+    return _FLOAT16_LOSS_SCALE if precision == torch.float16 else 1.0
+
+
+def unscale_gradients(model: nn.Module, scale: float) -> None:
+    """Divide all gradients by what the loss was multiplied with."""
+    if scale != 1:
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad /= scale
