@@ -48,11 +48,12 @@ from training import checkpoint as checkpoints
 from training.device import compiled, torch_errors_in_words
 from training.files import held
 from training.folders import BEST, FILES, LAST, TRACE, folder_to_resume, refuse_odd_files
+from training.losses import Diverged
 from training.precision import in_precision, loss_scale, unscale_gradients
 from training.previews import MOST_MAPS
 from training.profiling import profiling
 from training.resuming import prepared_run
-from training.run import Diverged, Run
+from training.run import Run
 from training.schedule import lr_factor
 from training.stopping import Stopped, StopSignal
 from training.tracking import logging_to, progress_bar, results_table, write_summary
@@ -106,14 +107,18 @@ def train(run: Run, stop: StopSignal) -> str:
                 (part_loss * scale).backward()
                 loss += part_loss.detach()
             unscale_gradients(model, scale)
-            grad_norm = nn.utils.clip_grad_norm_(model.parameters(), run.config.optimizer.grad_clip or math.inf)
+            grad_norm = optimizer.clip_gradients(run.config.optimizer.grad_clip)
             optimizer.step()
             optimizer.zero_grad()
             run.advance(loss, grad_norm, time.perf_counter() - started)
 
             if run.step % config.log_interval == 0 or run.ending is not None:
                 run.read_losses()
-                points = {"loss/train": run.latest["loss_train"], "optim/grad_norm": run.grad_norm, "optim/lr": run.lr}
+                points = {
+                    "loss/train": run.latest["loss_train"],
+                    "optim/grad_norm": run.losses.grad_norm,
+                    "optim/lr": run.lr,
+                }
                 run.draw({**points, "speed/chars_per_s": run.chars_per_second()})
                 show_bar()
             if config.save_interval is not None and run.step % config.save_interval == 0:

@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmarks.presets import train_config
 from benchmarks.timing import median_seconds
@@ -69,7 +69,7 @@ def figures_of(arguments: list[str]) -> dict[str, object]:
         for _ in range(TRAINED_STEPS):
             loss = loss_of(in_precision(model, setup.precision), windows)
             loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.grad_clip)
+            optimizer.clip_gradients(config.optimizer.grad_clip)
             optimizer.step()
             optimizer.zero_grad()
         loss.item()  # waits for a GPU, too

@@ -71,6 +71,11 @@ class ModelConfig:
     n_previous: int = option(
         5, "earlier characters whose embeddings join the input", least=0, most=1000, also="previous"
     )
+    n_gram_order: int = option(7, "n-grams of up to this order join, too; 0: none", least=0, most=64, also="ngram")
+    n_gram_rows: int = option(
+        65_536, "rows of their table, in which a hash finds them", least=1, also="ngram_vocab hash"
+    )
+    embedding_std: float = option(0.5, "spread of the numbers that embeddings start from", least=0, most=100)
 
 
 @dataclass
@@ -91,6 +96,7 @@ class OptimizerConfig:
     name: str = option("adamw", "which optimizer", choices=("adamw", "muon"))
     lr: float = option(3e-3, "highest learning rate of matrices", least=0, also="learning_rate")
     table_lr: float = option(1e-2, "highest learning rate of tables: embeddings, bigram", least=0, also="embedding_lr")
+    n_gram_lr: float = option(0.3, "highest learning rate of the rows of n-grams", least=0)
     weight_decay: float = option(0.1, "decay of matrices; tables are not decayed", least=0, also="wd")
     beta1: float = option(0.9, "AdamW's memory of the gradient", least=0, below=1)
     beta2: float = option(0.95, "AdamW's memory of its square", least=0, below=1)
@@ -129,7 +135,7 @@ class TrainerConfig:
     threads: int | None = option(
         None, "processor threads; null: one a core", least=1, most=1024, also="num_threads num_workers"
     )
-    profile: bool = option(False, "show where the time of ten steps goes, and write it to trace.json")
+    profile: bool = option(False, "show where the time of ten steps goes; trace.json has all")
     compile: bool = option(False, "torch.compile the model: slow to start, then faster")
     deterministic: bool = option(False, "the same bits each time on a GPU too (a CPU has them anyway)")
 
@@ -270,6 +276,9 @@ def _train_problems(config: TrainConfig) -> Iterator[str]:
         yield "model.n_layer=0 with model.bigram=false leaves nothing to train: turn the table on or add a layer"
     if model.n_layer == 0 and model.n_previous > 0:
         yield f"model.n_layer=0 is the bigram table alone, which has no room for model.n_previous={model.n_previous}: set it to 0"
+    if model.n_layer == 0 and model.n_gram_order > 1:
+        order = model.n_gram_order
+        yield f"model.n_layer=0 is the bigram table alone, which has no room for model.n_gram_order={order}: set it to 0"
     if model.n_layer > 0 and model.positions == "rotary" and model.head_size % 2:
         yield f"model.positions=rotary turns pairs of numbers, so model.head_size={model.head_size} must be even"
     if model.n_layer > 0 and model.attention == "uniform":

@@ -1,6 +1,6 @@
 """The language model: a bigram table plus a stack of attention blocks, from character ids to next-character logits.
 
-    x      = token embedding (+ positions) (+ embeddings of the previous n_previous characters)
+    x      = token embedding (+ positions) (+ embeddings of the previous n_previous characters) (+ n-gram embedding)
     x      = x + attention(norm(x)), then x + feed_forward(norm(x)), for each block
     logits = head(norm(x)) + bigram[ids]
 
@@ -127,6 +127,8 @@ class Stream(nn.Module):
         self.previous_embeddings = nn.ModuleList(
             nn.Embedding(vocab_size, config.n_embd) for _ in range(config.n_previous)
         )
+        order, rows = config.n_gram_order, config.n_gram_rows
+        self.n_gram_embedding = NGramEmbedding(order, rows, config.n_embd) if order > 1 else None
         learned = config.positions == "learned"
         self.position_embedding = nn.Embedding(config.block_size, config.n_embd) if learned else None
         self.dropout = nn.Dropout(config.dropout)
@@ -134,7 +136,7 @@ class Stream(nn.Module):
         self.head = nn.Linear(config.n_embd, vocab_size, bias=False)
         for module in self.modules():
             if isinstance(module, nn.Embedding):
-                nn.init.normal_(module.weight, std=0.5)
+                nn.init.normal_(module.weight, std=config.embedding_std)
         nn.init.zeros_(self.head.weight)
 
     def forward(self, ids: Tensor, cache: ModelCache | None = None) -> Tensor:
@@ -154,9 +156,41 @@ class Stream(nn.Module):
             # Position t hears the character `distance` before it; the first positions of a window have none.
             before = F.pad(embedding(recent[:, :-distance]), (0, 0, min(distance, recent.size(1)), 0))
             x = x + before[:, before.size(1) - ids.size(1) :]
+        if self.n_gram_embedding is not None:
+            recent = text[:, max(0, past + 1 - self.n_gram_embedding.order) :]
+            x = x + self.n_gram_embedding(recent)[:, recent.size(1) - ids.size(1) :]
         if self.position_embedding is not None:
             x = x + self.position_embedding.weight[past : text.size(1)]
         return x
+
+
+class NGramEmbedding(nn.Module):
+    """The sum of a row for each of the last 2, 3, ... `order` characters: ids (B, T) -> (B, T, C).
+
+    All sequences share one table of so many rows. Which is whose says a hash, so some share one, and the blocks learn to
+    tell them apart by the rest of the sum.
+    """
+
+    def __init__(self, order: int, rows: int, n_embd: int) -> None:
+        super().__init__()
+        self.order = order
+        self.table = nn.Embedding(rows, n_embd)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        rows, weight = self.rows(ids), self.table.weight
+        # On a CPU most time would go into the gradients of rows that did not come by. The compiler knows no sparse ones.
+        sparse = weight.device.type == "cpu" and not torch.compiler.is_compiling()
+        return F.embedding_bag(rows.flatten(0, 1), weight, mode="sum", sparse=sparse).view(*ids.shape, weight.size(1))
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Which rows stand for the sequences that end at each of ids (B, T), shortest first: (B, T, order - 1)."""
+        characters = ids + 1  # 0: before the window, where nothing is known
+        code, rows = characters, []
+        for distance in range(1, self.order):
+            earlier = F.pad(characters, (distance, 0))[:, : ids.size(1)]
+            code = (code * 1_000_003 + earlier) % 2_147_483_647  # a polynomial modulo a prime: every character counts
+            rows.append((code * 2_654_435_761 >> 16) % len(self.table.weight))  # neighbours are torn apart
+        return torch.stack(rows, dim=-1)
 
 
 class Block(nn.Module):

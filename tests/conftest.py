@@ -23,7 +23,7 @@ def one_thread() -> None:
 def small_config() -> TrainConfig:
     """A model and a Playlet that train in a second."""
     return TrainConfig(
-        model=ModelConfig(block_size=16, n_layer=1, n_head=2, head_size=8, n_embd=16, n_previous=2),
+        model=ModelConfig(block_size=16, n_layer=1, n_head=2, head_size=8, n_embd=16, n_previous=2, n_gram_rows=99),
         data=DataConfig(name="playlet", characters=20_000),
         optimizer=OptimizerConfig(warmup_steps=2),
         trainer=TrainerConfig(

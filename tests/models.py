@@ -22,7 +22,8 @@ def rungs() -> dict[str, ModelConfig]:
         for name in ("bigram", "average", "head", "multihead", "gpt"):
             config = OmegaConf.to_object(compose("train", [f"model={name}"]).model)
             assert isinstance(config, ModelConfig)
-            found[name] = replace(config, block_size=12, n_embd=10, head_size=4, n_layer=min(config.n_layer, 2))
+            small = replace(config, block_size=12, n_embd=10, head_size=4, n_layer=min(config.n_layer, 2))
+            found[name] = replace(small, n_gram_rows=50)
     gpt = found["gpt"]
     for field, choices in {
         "positions": ("learned", "none"),
@@ -31,6 +32,7 @@ def rungs() -> dict[str, ModelConfig]:
         "qk_norm": (False,),
         "bigram": (False,),
         "n_previous": (0, 1, 30),
+        "n_gram_order": (0, 2, 30),
         "feed_forward": (False,),
     }.items():
         for choice in choices:

@@ -165,7 +165,7 @@ def test_maps_of_a_trained_model(trained: Path, tmp_path: Path) -> None:
 
 
 def test_maps_that_cannot_be_drawn_are_refused_in_a_sentence(trained: Path, tmp_path: Path) -> None:
-    bigram = LanguageModel(ModelConfig(n_layer=0, n_previous=0), 2)
+    bigram = LanguageModel(ModelConfig(n_layer=0, n_previous=0, n_gram_order=0), 2)
     (tmp_path / "bigram").mkdir()
     changed = {"model": bigram.state_dict(), "sizes": bigram.sizes(), "vocabulary": "ab"}
     checkpoints.save(tmp_path / "bigram" / "best.pt", checkpoints.load(trained / "best.pt") | changed)

@@ -95,7 +95,7 @@ def test_the_mode_comes_back_even_after_an_exception() -> None:
 
 def test_the_last_short_window_counts_by_its_characters() -> None:
     """A mean of window means would weigh the last one wrongly."""
-    model = LanguageModel(ModelConfig(block_size=4, n_layer=0, n_previous=0), 2)
+    model = LanguageModel(ModelConfig(block_size=4, n_layer=0, n_previous=0, n_gram_order=0), 2)
     assert model.bigram is not None
     model.bigram.weight.data.copy_(torch.tensor([[0.9, 0.1], [0.5, 0.5]]).log())
     ids = torch.tensor([0, 0, 0, 0, 0, 1])

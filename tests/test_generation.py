@@ -96,7 +96,7 @@ def test_top_k_never_draws_another() -> None:
 
 
 def bigram_model() -> LanguageModel:
-    return LanguageModel(ModelConfig(n_layer=0, n_previous=0, block_size=4), 5)
+    return LanguageModel(ModelConfig(n_layer=0, n_previous=0, n_gram_order=0, block_size=4), 5)
 
 
 def gpt() -> LanguageModel:

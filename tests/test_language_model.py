@@ -12,7 +12,7 @@ from torch import nn
 
 from configs.schema import ModelConfig
 from model.attention import MultiHeadAttention
-from model.language_model import FeedForward, LanguageModel, evaluating, normalised
+from model.language_model import FeedForward, LanguageModel, NGramEmbedding, evaluating, normalised
 from tests.models import RUNGS, V, woken
 
 
@@ -52,7 +52,7 @@ def test_every_weight_learns(rung: str) -> None:
         if "previous_embeddings" in name and int(name.split(".")[2]) >= 11:
             continue  # farther back than the window reaches
         assert weight.grad is not None, name
-        assert float(weight.grad.abs().max()) > 0, name
+        assert float(weight.grad.to_dense().abs().max()) > 0, name
 
 
 @pytest.mark.parametrize("rung", RUNGS)
@@ -63,8 +63,9 @@ def test_the_parts_sum_to_the_whole(rung: str) -> None:
 
 def test_part_counts_by_hand() -> None:
     config = ModelConfig(block_size=8, n_layer=2, n_head=3, head_size=4, n_embd=10, n_previous=2, positions="learned")
+    config.n_gram_order, config.n_gram_rows = 4, 100
     assert LanguageModel(config, V).parameter_counts() == {
-        "embeddings": V * 10 * 3 + 8 * 10,
+        "embeddings": V * 10 * 3 + 8 * 10 + 100 * 10,
         "attention": 2 * (10 * 3 * 12 + 12 * 10),
         "feed-forward": 2 * (2 * 10 * 40),
         "head": 10 * V,
@@ -73,7 +74,7 @@ def test_part_counts_by_hand() -> None:
 
 
 def test_embeddings_of_previous_characters_are_the_formula() -> None:
-    model = woken(replace(RUNGS["gpt"], n_previous=3, positions="none"))
+    model = woken(replace(RUNGS["gpt"], n_previous=3, n_gram_order=0, positions="none"))
     assert model.stream is not None
     stream = model.stream
     ids = torch.randint(V, (1, 5))
@@ -86,6 +87,30 @@ def test_embeddings_of_previous_characters_are_the_formula() -> None:
             if t >= distance:
                 expected += cast(nn.Embedding, stream.previous_embeddings[distance - 1]).weight[ids[0, t - distance]]
         assert torch.allclose(seen[0][0, t], expected, atol=1e-6)
+
+
+def test_the_n_gram_embedding_is_the_formula() -> None:
+    embedding = NGramEmbedding(order=4, rows=50, n_embd=10)
+    ids = torch.randint(V, (2, 6))
+    for window, result in zip(ids.tolist(), embedding(ids), strict=True):
+        for t in range(6):
+            rows = []
+            for length in (2, 3, 4):
+                code = window[t] + 1
+                for earlier in range(t - 1, t - length, -1):
+                    code = (code * 1_000_003 + (window[earlier] + 1 if earlier >= 0 else 0)) % (2**31 - 1)
+                rows.append(embedding.table.weight[(code * 2_654_435_761 >> 16) % 50])
+            assert torch.allclose(result[t], torch.stack(rows).sum(0), atol=1e-5)
+
+
+def test_rows_of_n_grams_are_spread_and_know_every_character() -> None:
+    embedding = NGramEmbedding(order=3, rows=65_536, n_embd=1)
+    windows = torch.cartesian_prod(*[torch.arange(20)] * 3)
+    rows = embedding.rows(windows)[:, -1]
+    for length in (2, 3):  # n balls in m boxes fill m (1 - (1 - 1 / m) ** n) of them
+        kinds = 20**length
+        filled = 65_536 * (1 - (1 - 1 / 65_536) ** kinds)
+        assert len(rows[:, length - 2].unique()) > 0.98 * filled
 
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

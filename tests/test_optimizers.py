@@ -1,34 +1,42 @@
 """The optimizer: every parameter in exactly one group, with the right decay and rate."""
 
+import re
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import Tensor
 
 from configs.schema import ModelConfig, OptimizerConfig
 from model.language_model import LanguageModel
 from tests.models import RUNGS, woken
-from training.optimizers import make_optimizer, orthogonal
+from training.optimizers import Optimizer, make_optimizer, orthogonal
 
-CONFIG = OptimizerConfig(lr=1e-3, table_lr=1e-2, weight_decay=0.3, beta1=0.8, beta2=0.9)
+CONFIG = OptimizerConfig(lr=1e-3, table_lr=1e-2, n_gram_lr=0.1, weight_decay=0.3, beta1=0.8, beta2=0.9)
 
 
 def test_matrices_decay_and_tables_do_not() -> None:
     model = LanguageModel(ModelConfig(n_layer=2, positions="learned"), 11)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    matrices, tables = make_optimizer(model, CONFIG).param_groups
+    matrices, tables, rows = make_optimizer(model, CONFIG).param_groups
     assert (matrices["weight_decay"], matrices["lr"], matrices["peak_lr"]) == (0.3, 1e-3, 1e-3)
     assert (tables["weight_decay"], tables["lr"], tables["peak_lr"]) == (0.0, 1e-2, 1e-2)
     assert matrices["betas"] == tables["betas"] == (0.8, 0.9)
     in_matrices = {names[id(parameter)] for parameter in matrices["params"]}
     in_tables = {names[id(parameter)] for parameter in tables["params"]}
-    assert in_matrices | in_tables == set(names.values())
-    assert in_tables == {name for name in names.values() if "embedding" in name or "bigram" in name}
+    assert [names[id(parameter)] for parameter in rows["params"]] == ["stream.n_gram_embedding.table.weight"]
+    assert (rows["weight_decay"], rows["lr"], rows["peak_lr"]) == (0.0, 0.1, 0.1)
+    assert len(in_matrices) + len(in_tables) + 1 == len(names)
+    assert in_tables == {
+        name for name in names.values() if re.search("(token|previous|position)_embedding|bigram", name)
+    }
     assert not in_matrices & in_tables
 
 
 def test_a_table_alone_has_one_group() -> None:
-    (group,) = make_optimizer(LanguageModel(ModelConfig(n_layer=0, n_previous=0), 11), CONFIG).param_groups
+    (group,) = make_optimizer(
+        LanguageModel(ModelConfig(n_layer=0, n_previous=0, n_gram_order=0), 11), CONFIG
+    ).param_groups
     assert group["lr"] == 1e-2
 
 
@@ -45,7 +53,7 @@ def test_a_step_is_adamw() -> None:
 MUON = replace(CONFIG, name="muon", lr=0.02, momentum=0.9)
 
 
-def with_gradients(config: OptimizerConfig) -> tuple[LanguageModel, torch.optim.Optimizer, dict[str, Tensor]]:
+def with_gradients(config: OptimizerConfig) -> tuple[LanguageModel, Optimizer, dict[str, Tensor]]:
     model = woken(RUNGS["gpt"])
     for weight in model.parameters():
         weight.grad = torch.randn_like(weight)
@@ -56,11 +64,11 @@ def with_gradients(config: OptimizerConfig) -> tuple[LanguageModel, torch.optim.
 def test_muon_is_for_the_matrices_of_blocks() -> None:
     model, optimizer, _ = with_gradients(MUON)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    matrices, tables = ({names[id(one)] for one in group["params"]} for group in optimizer.param_groups)
+    matrices, tables, rows = ({names[id(one)] for one in group["params"]} for group in optimizer.param_groups)
     assert matrices == {name for name in names.values() if "blocks" in name}
-    assert tables == set(names.values()) - matrices
-    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.3, 0.0]
-    assert [group["peak_lr"] for group in optimizer.param_groups] == [0.02, 1e-2]
+    assert tables | rows == set(names.values()) - matrices
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.3, 0.0, 0.0]
+    assert [group["peak_lr"] for group in optimizer.param_groups] == [0.02, 1e-2, 0.1]
 
 
 def test_singular_values_come_near_one_and_their_vectors_stay() -> None:
@@ -104,6 +112,39 @@ def test_what_is_no_matrix_is_learned_as_by_adamw() -> None:
             weight.grad = torch.ones_like(before[name])
         optimizer.step()
     for (name, weight), wanted in zip(muon.named_parameters(), adamw.parameters(), strict=True):
-        if "embedding" in name or "bigram" in name:
+        if "blocks" not in name and "head" not in name:
             assert torch.equal(weight, wanted), name
             assert not torch.equal(weight, before[name]), name
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.strided])
+def test_two_steps_of_adagrad_are_the_formula_and_rows_that_did_not_come_by_stay(layout: torch.layout) -> None:
+    model, optimizer, before = with_gradients(CONFIG)
+    assert model.stream is not None
+    assert model.stream.n_gram_embedding is not None
+    table = model.stream.n_gram_embedding.table.weight
+    wanted, sums = before["stream.n_gram_embedding.table.weight"], torch.zeros(50, 1)
+    for came_by in ([3, 7, 8], [7, 9]):
+        gradient = torch.zeros_like(table)
+        gradient[came_by] = torch.randn(len(came_by), 10)
+        table.grad = gradient.to_sparse(1) if layout == torch.sparse_coo else gradient.clone()
+        optimizer.step()
+        for row in came_by:
+            sums[row] += gradient[row].square().mean()
+            wanted[row] -= 0.1 * gradient[row] / sums[row].sqrt()
+    assert torch.allclose(table, wanted, atol=1e-6)
+
+
+def test_clipping_leaves_directions_and_rows_of_n_grams_alone() -> None:
+    model, optimizer, _ = with_gradients(CONFIG)
+    gradients = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+    rows = "stream.n_gram_embedding.table.weight"
+    norm = sum(float(gradient.square().sum()) for name, gradient in gradients.items() if name != rows) ** 0.5
+    assert float(optimizer.clip_gradients(0)) == pytest.approx(norm, rel=1e-5)
+    for name, weight in model.named_parameters():
+        assert weight.grad is not None
+        assert torch.equal(weight.grad, gradients[name])
+    assert float(optimizer.clip_gradients(norm / 2)) == pytest.approx(norm, rel=1e-5)
+    for name, weight in model.named_parameters():
+        assert weight.grad is not None
+        assert torch.allclose(weight.grad, gradients[name] * (1.0 if name == rows else 0.5), rtol=1e-4), name

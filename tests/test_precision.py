@@ -50,7 +50,8 @@ def test_gradients_are_float32_and_near_the_exact_ones(rung: str, precision: tor
     assert exact.keys() == half.keys()
     for name, gradient in exact.items():
         assert half[name].dtype == torch.float32
-        assert float((half[name] - gradient).norm()) < 0.05 * float(gradient.norm()) + 1e-6, name
+        tolerance = 0.15 if precision == torch.bfloat16 else 0.05
+        assert float((half[name] - gradient).norm()) < tolerance * float(gradient.norm()) + 1e-6, name
 
 
 def test_gradients_too_small_for_float16_are_not_lost() -> None:

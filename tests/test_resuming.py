@@ -61,9 +61,7 @@ def test_every_other_option_is_refused_by_name() -> None:
 def test_another_text_is_refused_with_every_difference(corpus: Corpus) -> None:
     saved = {"corpus": corpus.identity(), "vocabulary": corpus.tokenizer.vocabulary}
     refuse_other_text(saved, replace(corpus, name="renamed"))
-    other = replace(
-        corpus, sha256="2", train=corpus.train[:800], tokenizer=Tokenizer(corpus.tokenizer.vocabulary[1:] + "é")
-    )
+    other = replace(corpus, sha256="2", characters=2800, tokenizer=Tokenizer(corpus.tokenizer.vocabulary[1:] + "é"))
     with pytest.raises(UserError) as error:
         refuse_other_text(saved, other)
     for words in ("sha256 was c8c8", "and is 2;", "characters was 20000 and is 2800"):

@@ -20,8 +20,9 @@ from tests.faults.outcome import plain
 from train import train
 from training import checkpoint as checkpoints
 from training.folders import FILES
+from training.losses import Diverged
 from training.resuming import prepared_run
-from training.run import Diverged, Run
+from training.run import Run
 from training.stopping import StopSignal
 
 

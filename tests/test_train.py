@@ -19,7 +19,7 @@ from train import train
 from training import checkpoint as checkpoints
 from training import evaluation
 from training.evaluation import evaluate
-from training.run import Diverged
+from training.losses import Diverged
 from training.stopping import StopSignal
 
 
@@ -144,9 +144,10 @@ def test_a_worse_model_never_replaces_the_best(small_config: TrainConfig, corpus
     run, _ = run_of(small_config, corpus, tmp_path)
     train(run, StopSignal())
     best = (tmp_path / "best.pt").read_bytes()
-    small_config.trainer.max_steps, small_config.optimizer.lr, small_config.optimizer.table_lr = 40, 3.0, 3.0
+    small_config.trainer.max_steps, small_config.optimizer.n_gram_lr = 40, 3.0
+    small_config.optimizer.lr = small_config.optimizer.table_lr = 3.0
     run, _ = run_of(small_config, corpus, tmp_path, checkpoints.load(tmp_path / "last.pt"))
-    assert [group["peak_lr"] for group in run.optimizer.param_groups] == [3.0, 3.0]
+    assert [group["peak_lr"] for group in run.optimizer.param_groups] == [3.0, 3.0, 3.0]
     train(run, StopSignal())
     assert run.latest["loss_val"] > run.best["loss_val"]
     assert (tmp_path / "best.pt").read_bytes() == best

@@ -188,7 +188,8 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for number, memory in state.items():  # torch would take any shape, and fail at the next step
         for value in memory.values():
-            if value.dim() and (value.shape != parameters[number].shape or not bool(torch.isfinite(value).all())):
+            fits = value.shape in (parameters[number].shape, (len(parameters[number]), 1))  # or a number for each row
+            if value.dim() and (not fits or not bool(torch.isfinite(value).all())):
                 raise ValueError(f"parameter {number} has a memory of another shape, or one that is not finite")
     if state and len(state) != len(parameters):
         raise ValueError(f"a memory for {len(state)} of {len(parameters)} parameters")

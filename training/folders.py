@@ -75,7 +75,7 @@ def holds_a_run(folder: Path) -> str:
     """Why a folder cannot be used for a new run, in a sentence with advice; empty if it can."""
     if has_state(folder):
         return f"{folder} holds a run already: choose another folder, or go on with resume={folder}"
-    left = [name for name in (BEST, SUMMARY, SAMPLES, CONFIG) if (folder / name).exists()]
+    left = [name for name in (BEST, SUMMARY, SAMPLES, CONFIG, TRACE) if (folder / name).exists()]
     return f"{folder} holds {', '.join(left)}, which the run would replace: choose another folder" if left else ""
 
 

@@ -1,4 +1,4 @@
-"""The optimizers: which parameters decay, which learn at which rate, and which as matrices."""
+"""The optimizer: which parameters learn by which rule, at which rate, and which of them decay."""
 
 import math
 from typing import Any
@@ -7,73 +7,108 @@ import torch
 from torch import Tensor, nn
 
 from configs.schema import OptimizerConfig
-from model.language_model import block_matrices
+from model.language_model import NGramEmbedding, block_matrices
 
 
-def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """AdamW or Muon over all parameters, each in exactly one group: the matrices of linear layers, and the tables.
+def make_optimizer(model: nn.Module, config: OptimizerConfig) -> "Optimizer":
+    """Every parameter of the model in exactly one group, which has a rule, a highest rate `peak_lr`, and perhaps decay.
 
-    A table's row learns only when its character comes by. So tables have a higher rate, and no decay, which would wear
-    away the rows of rare characters. Muon is for the matrices of blocks, and the head, whose rows belong to characters
-    too, then counts as a table. Each group keeps its highest rate as `peak_lr`.
+    The matrices of linear layers learn by AdamW or, those of blocks, by Muon. A table's row learns only when its character
+    comes by: so tables have a higher rate, and no decay, which would wear away the rows of rare characters. The head, whose
+    rows belong to characters too, counts as a table if Muon has the other matrices. Rows of n-grams are rarer still, and
+    so many that only those that came by are touched.
     """
-    muon = config.name == "muon"
-    if muon:
-        matrices: list[Tensor] = list(block_matrices(model).values())
-    else:
-        matrices = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
-    ids = {id(parameter) for parameter in matrices}
-    tables = [parameter for parameter in model.parameters() if id(parameter) not in ids]
-    grouped = sorted(map(id, [*matrices, *tables]))
+    modules = list(model.modules())
+    n_grams: list[Tensor] = [module.table.weight for module in modules if isinstance(module, NGramEmbedding)]
+    matrices: list[Tensor] = [module.weight for module in modules if isinstance(module, nn.Linear)]
+    if config.name == "muon":
+        matrices = list(block_matrices(model).values())
+    elsewhere = {id(parameter) for parameter in [*n_grams, *matrices]}
+    tables = [parameter for parameter in model.parameters() if id(parameter) not in elsewhere]
+    grouped = sorted(map(id, [*matrices, *tables, *n_grams]))
     assert grouped == sorted(map(id, model.parameters())), "every parameter is in exactly one group"
     groups: list[dict[str, Any]] = [
-        {"params": matrices, "lr": config.lr, "weight_decay": config.weight_decay, "orthogonal": muon},
-        {"params": tables, "lr": config.table_lr, "weight_decay": 0.0, "orthogonal": False},
+        {"params": matrices, "rule": config.name, "lr": config.lr, "weight_decay": config.weight_decay},
+        {"params": tables, "rule": "adamw", "lr": config.table_lr, "weight_decay": 0.0},
+        {"params": n_grams, "rule": "adagrad", "lr": config.n_gram_lr, "weight_decay": 0.0},
     ]
-    groups = [{**group, "peak_lr": group["lr"]} for group in groups if group["params"]]
-    fused = all(parameter.device.type in ("cpu", "cuda") for parameter in model.parameters())
-    betas = (config.beta1, config.beta2)
-    return Muon(groups, config.momentum, betas, fused) if muon else torch.optim.AdamW(groups, betas=betas, fused=fused)
+    return Optimizer([{**group, "peak_lr": group["lr"]} for group in groups if group["params"]], config)
 
 
-class Muon(torch.optim.AdamW):
-    """Orthogonal updates for matrices, AdamW for all else.
+class Optimizer(torch.optim.AdamW):
+    """Groups of parameters, each of which learns by its own `rule`: adamw, muon or adagrad."""
 
-    The update of a matrix (R, C) is lr sqrt(max(1, R / C)) times the momentum of its gradient made orthogonal: all its
-    directions are learned alike, the weak ones too (Jordan et al., "Muon: An optimizer for hidden layers in neural
-    networks", 2024). torch.optim.Muon takes the matrices one by one, and in bfloat16, for which a processor without
-    instructions needs a hundred times as long; here those of one shape are made orthogonal at once, in float32.
-    """
-
-    def __init__(self, groups: list[dict[str, Any]], momentum: float, betas: tuple[float, float], fused: bool) -> None:
-        """Groups whose "orthogonal" is true are learned as matrices, all others as AdamW does."""
-        super().__init__(groups, betas=betas, fused=fused)
-        self.momentum = momentum
+    def __init__(self, groups: list[dict[str, Any]], config: OptimizerConfig) -> None:
+        devices = {parameter.device.type for group in groups for parameter in group["params"]}
+        super().__init__(groups, betas=(config.beta1, config.beta2), fused=devices <= {"cpu", "cuda"})
+        self.momentum = config.momentum
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """One update of all parameters that have a gradient."""
-        for group in (group for group in self.param_groups if group["orthogonal"]):
-            of_shape: dict[torch.Size, list[Tensor]] = {}
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    of_shape.setdefault(parameter.shape, []).append(parameter)
-            for shape, parameters in of_shape.items():
-                updates = orthogonal(torch.stack([self._direction(parameter) for parameter in parameters]))
-                for parameter, update in zip(parameters, updates, strict=True):
-                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                    parameter.add_(update, alpha=-group["lr"] * math.sqrt(max(1, shape[0] / shape[1])))
-                    parameter.grad = None  # AdamW passes by
-        super().step()
+        for group in self.param_groups:
+            learning = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if group["rule"] == "muon":
+                for shape in {parameter.shape for parameter in learning}:
+                    self._muon([parameter for parameter in learning if parameter.shape == shape], group)
+            elif group["rule"] == "adagrad":
+                for parameter in learning:
+                    self._adagrad(parameter, group["lr"])
+        super().step()  # of those that still have a gradient
 
-    def _direction(self, parameter: Tensor) -> Tensor:
-        """Nesterov's momentum: the gradient, pulled towards the mean of all so far."""
-        assert parameter.grad is not None
+    def clip_gradients(self, largest: float) -> Tensor:
+        """Scale all gradients so that their norm is at most `largest`, 0 meaning any; returns the norm before.
+
+        Those of Adagrad's rows stay out of it: it divides by their size anyhow, and a norm of sparse ones is slow.
+        """
+        of_rows = {id(row) for group in self.param_groups if group["rule"] == "adagrad" for row in group["params"]}
+        counted = [one for group in self.param_groups for one in group["params"] if id(one) not in of_rows]
+        return nn.utils.clip_grad_norm_(counted, largest or math.inf)
+
+    def _muon(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
+        """An update of matrices (R, C) by lr sqrt(max(1, R / C)) times the momentum of their gradients, made orthogonal.
+
+        So all directions of a matrix are learned alike, the weak ones too (Jordan et al., "Muon: An optimizer for hidden
+        layers in neural networks", 2024). torch.optim.Muon takes matrices one by one, and in bfloat16, for which processors
+        without instructions for it take a hundred times as long.
+        """
+        directions = []
+        for matrix in matrices:
+            assert matrix.grad is not None
+            momentum = self._memory(matrix, "momentum", matrix.shape)
+            momentum.lerp_(matrix.grad, 1 - self.momentum)
+            directions.append(matrix.grad.lerp(momentum, self.momentum))  # Nesterov's
+            matrix.grad = None
+        rows, columns = matrices[0].shape
+        for matrix, update in zip(matrices, orthogonal(torch.stack(directions)), strict=True):
+            matrix.mul_(1 - group["lr"] * group["weight_decay"])
+            matrix.add_(update, alpha=-group["lr"] * math.sqrt(max(1, rows / columns)))
+
+    def _adagrad(self, table: Tensor, lr: float) -> None:
+        """An update of the rows of a table (R, C) by lr times their gradient over the root of a sum, one for each row.
+
+        The sum is that of the mean squares of all gradients that the row has had (Duchi et al., "Adaptive Subgradient
+        Methods", 2011, with one rate for a row instead of one for a number). Rows without a gradient stay as they are, so
+        a sparse gradient, which only has those that came by, is a matter of speed.
+        """
+        assert table.grad is not None
+        sums = self._memory(table, "sums", torch.Size((len(table), 1)))
+        if table.grad.is_sparse:
+            gradient = table.grad.coalesce()
+            (rows,), of_rows = gradient.indices(), gradient.values()
+        else:
+            rows, of_rows = torch.arange(len(table), device=table.device), table.grad
+        sums[rows] += of_rows.square().mean(-1, keepdim=True)
+        table.index_add_(0, rows, of_rows / (sums[rows].sqrt() + 1e-20), alpha=-lr)
+        table.grad = None
+
+    def _memory(self, parameter: Tensor, name: str, shape: torch.Size) -> Tensor:
+        """What is remembered of a parameter from step to step, zeros at first."""
         state = self.state[parameter]
-        if not state:  # AdamW looks for its own "step" in every memory that it loads
-            state |= {"step": torch.zeros(()), "momentum": torch.zeros_like(parameter)}
-        state["momentum"].lerp_(parameter.grad, 1 - self.momentum)
-        return parameter.grad.lerp(state["momentum"], self.momentum)
+        if not state:  # AdamW looks for its own "step" in every memory that is loaded
+            state |= {"step": torch.zeros(()), name: torch.zeros(shape, device=parameter.device)}
+        memory: Tensor = state[name]
+        return memory
 
 
 def orthogonal(matrices: Tensor, iterations: int = 5) -> Tensor:

@@ -7,14 +7,12 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 from torch import Tensor
-from torch.optim import Optimizer
 
 from configs.schema import TrainConfig, UserError, values
 from data.corpus import Corpus
@@ -26,24 +24,12 @@ from training.evaluation import evaluate
 from training.files import cut_short, first_free, length_of, remove_strays, write_text
 from training.folders import BEST, CONFIG, FILES, LAST, PREVIOUS, SAMPLES, SUMMARY, holds_a_run
 from training.initialization import new_model
-from training.optimizers import make_optimizer
+from training.losses import Diverged, Losses
+from training.optimizers import Optimizer, make_optimizer
 from training.previews import Previews
 from training.tracking import Tracker
 
 log = logging.getLogger(__name__)
-
-_MOST_UNREAD = 100  # steps whose losses may wait to be read
-
-
-class Diverged(UserError):
-    """A loss, gradient or weight is not a finite number any more; nothing that led to it is saved."""
-
-    def __init__(self, what: str, step: int, lr: float, last_loss: float) -> None:
-        last = f", last finite training loss {last_loss:.4f}" if math.isfinite(last_loss) else ""
-        super().__init__(
-            f"{what} is not a finite number at step {step} (learning rate {lr:.3g}{last}): stopped before it reached a saved "
-            "file. Try lower optimizer.lr and optimizer.table_lr, or a longer optimizer.warmup_steps"
-        )
 
 
 class Run:
@@ -79,10 +65,7 @@ class Run:
         # The losses of the latest step and of the latest evaluation, which was after step `evaluated`.
         nothing = {"loss_train": math.nan, "evaluated": -1, "loss_val": math.nan, "loss_val_by_position": []}
         self.latest: dict[str, Any] = nothing
-        self.grad_norm = math.nan  # of the latest step that was read
-        self.unread: list[
-            tuple[float, Tensor]
-        ] = []  # learning rate, and loss with norm of the gradient, of later steps
+        self.losses = Losses()  # of the steps since they were last read
         self.points: dict[str, float] = {}  # of TensorBoard's curves, at this step
         self.seconds = {"train": 0.0, "eval": 0.0}
         self.samples_length = 0  # bytes of samples.txt when it held no sample of this step yet
@@ -102,7 +85,7 @@ class Run:
             raise checkpoints.Damaged(f"{path} holds a model to sample from, as best.pt does, and no run to go on with")
         self.name, self.step, self.best, self.latest = saved["run"], saved["step"], saved["best"], saved["latest"]
         self.points, self.seconds, self.samples_length = saved["points"], saved["seconds"], saved["samples_length"]
-        self.starts = saved["starts"]
+        self.starts, self.losses.loss = saved["starts"], saved["latest"]["loss_train"]
         unfit = (ValueError, LookupError, TypeError, AttributeError, RuntimeError)
         with checkpoints.taken_for_damage(f"{path} is damaged: its optimizer or random state does not fit", unfit):
             checkpoints.restore_optimizer(self.optimizer, saved["optimizer"])
@@ -182,25 +165,14 @@ class Run:
         self.step += 1
         self.seconds["train"] += seconds
         self.points = {}
-        self.unread.append((self.lr, torch.stack((loss, grad_norm))))
-        if len(self.unread) == _MOST_UNREAD:
-            self.read_losses()
+        self.losses.add(self.step, self.lr, loss, grad_norm)
 
     def read_losses(self) -> None:
-        """Learn the losses of the steps since the last reading. Raises Diverged for the first that is not finite.
-
-        Here Python waits for a GPU: only when points are drawn, and before anything is saved.
-        """
+        """Learn the loss of the latest step, for which Python waits for a GPU. Raises Diverged if any was not finite."""
         started = time.perf_counter()
-        rows = torch.stack([row for _, row in self.unread]).tolist() if self.unread else []
+        self.losses.read()
+        self.latest["loss_train"] = self.losses.loss
         self.seconds["train"] += time.perf_counter() - started
-        first = self.step - len(rows) + 1
-        for step, (lr, _), (loss, grad_norm) in zip(count(first), self.unread, rows, strict=False):
-            if not math.isfinite(loss + grad_norm):
-                what = "the gradient" if math.isfinite(loss) else "the training loss"
-                raise Diverged(what, step, lr, self.latest["loss_train"])
-            self.latest["loss_train"], self.grad_norm = loss, grad_norm
-        self.unread.clear()
 
     @property
     def ending(self) -> str | None:

@@ -79,7 +79,7 @@ GUARDS = [
           "tests/test_command_line.py::test_a_folder_that_holds_a_run_is_not_used_again"),
     Guard("another text refused", "training/resuming.py", '    if before["sha256"] == now["sha256"] and', "    if True or",
           "tests/test_resuming.py::test_another_text_is_refused_with_every_difference"),
-    Guard("the first loss that is no number named", RUN, "if not math.isfinite(loss + grad_norm):", "if False:",
+    Guard("the first loss that is no number named", "training/losses.py", "if not math.isfinite(loss + grad_norm):", "if False:",
           "tests/test_train.py::test_the_first_loss_that_is_no_number_is_named_and_nothing_after_it_is_saved"),
     Guard("losses read before a save", RUN, "        self.read_losses()\n        window", "        window",
           "tests/test_train.py::test_the_first_loss_that_is_no_number_is_named_and_nothing_after_it_is_saved"),
