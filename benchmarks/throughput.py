@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from torch import Tensor
 
-from benchmarks.presets import train_config
+from benchmarks.runs import train_config
 from benchmarks.timing import median_seconds
 from configs.command_line import run_script
 from configs.schema import ModelConfig, UserError

@@ -11,36 +11,17 @@ sprint is first found to be as low; and what each run came to.
 import json
 import statistics
 import sys
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.presets import train_config
+from benchmarks.runs import TimedRun, trained
 from configs.command_line import run_script
-from configs.schema import TrainConfig, UserError
-from data import corpus as texts
-from train import train
-from training.run import Run
-from training.stopping import StopSignal
+from configs.schema import UserError
 
-BASELINE = ("experiment=nanogpt_cpu", "trainer.eval_interval=100")
-SPRINT = ("experiment=sprint", "trainer.eval_interval=10")
-QUIET = ("trainer.sample_length=0", "trainer.probe=''")
-
-
-class Timed(Run):
-    """A run that notes after how many seconds of training it had which loss."""
-
-    def __init__(self, config: TrainConfig, folder: Path) -> None:
-        super().__init__(config, texts.load(config.data, config.model.block_size), folder)
-        self.curve: list[tuple[float, float]] = []
-
-    def evaluate_and_save(self, between: Callable[[int], object] = lambda counted: None) -> None:
-        super().evaluate_and_save(between)
-        self.curve.append((self.seconds["train"], self.latest["loss_val"]))
+BASELINE = ["experiment=nanogpt_cpu", "trainer.eval_interval=100"]
+SPRINT = ["experiment=sprint", "trainer.eval_interval=10"]
 
 
 def main(arguments: list[str]) -> None:
@@ -52,9 +33,9 @@ def main(arguments: list[str]) -> None:
 
 def result_of(seed: int) -> dict[str, Any]:
     """Both presets with one seed."""
-    sprints = [trained(SPRINT, seed)]
-    baseline = trained(BASELINE, seed)
-    sprints.append(trained(SPRINT, seed))
+    sprints = [trained([*SPRINT, f"seed={seed}"])]
+    baseline = trained([*BASELINE, f"seed={seed}"])
+    sprints.append(trained([*SPRINT, f"seed={seed}"]))
     wanted = baseline.curve[-1][1]
     baseline_seconds = seconds_to(wanted, baseline)
     sprint_seconds = statistics.mean(seconds_to(wanted, sprint) for sprint in sprints)
@@ -62,26 +43,14 @@ def result_of(seed: int) -> dict[str, Any]:
         "seed": seed,
         "ratio": round(baseline_seconds / sprint_seconds, 2),
         "loss": round(wanted, 4),
-        "baseline_seconds": round(baseline_seconds, 2),
-        "sprint_seconds": round(sprint_seconds, 2),
+        "baseline_seconds": round(baseline_seconds, 4),
+        "sprint_seconds": round(sprint_seconds, 4),
         "sprint_final_loss": round(sprints[0].curve[-1][1], 4),
         "evaluation_seconds": round(sum(run.seconds["eval"] for run in [baseline, *sprints]), 1),
     }
 
 
-def trained(arguments: tuple[str, ...], seed: int) -> Timed:
-    """A finished run, whose files are thrown away."""
-    with tempfile.TemporaryDirectory() as folder:
-        run = Timed(train_config([*arguments, *QUIET, f"seed={seed}"]), Path(folder))
-        run.open_folder()
-        try:
-            train(run, StopSignal())
-        finally:
-            run.tracker.close(succeeded=True)
-    return run
-
-
-def seconds_to(loss: float, run: Timed) -> float:
+def seconds_to(loss: float, run: TimedRun) -> float:
     """After how many seconds of training it was first found to have this loss. Raises UserError if it never was."""
     seconds = [seconds for seconds, nats in run.curve if nats <= loss]
     if not seconds:

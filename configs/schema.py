@@ -69,7 +69,7 @@ class ModelConfig:
     bigram: bool = option(True, "add the bigram table to the logits")
     bigram_init: str = option("counts", "what the table starts from", choices=("counts", "zero"))
     n_previous: int = option(
-        5, "earlier characters whose embeddings join the input", least=0, most=1000, also="previous"
+        2, "earlier characters whose embeddings join the input", least=0, most=1000, also="previous"
     )
     n_gram_order: int = option(7, "n-grams of up to this order join, too; 0: none", least=0, most=64, also="ngram")
     n_gram_rows: int = option(

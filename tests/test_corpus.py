@@ -5,6 +5,7 @@ import hashlib
 import logging
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -147,3 +148,22 @@ def test_memory_stays_a_small_multiple_of_the_text(tmp_path: Path) -> None:
     loading, counting = (int(kilobytes) * 1024 / size for kilobytes in result.stdout.split())
     assert loading < 5
     assert counting < 40
+
+
+def test_the_test_part_is_kept_from_both_others() -> None:
+    config = DataConfig(name="playlet", characters=5000, validation_fraction=0.1, test_fraction=0.2)
+    corpus = texts.load(config, 8)
+    text, nats = texts.read(config)
+    assert corpus.tokenizer.decode(corpus.train) == text[:3500]
+    assert corpus.tokenizer.decode(corpus.validation) == text[3500:4000]
+    assert corpus.identity()["characters"] == 5000
+    assert nats is not None
+    assert corpus.floor == pytest.approx(nats[3501:4000].mean())
+    assert {name: text[part] for name, part in texts.parts_of(text, config).items()} == {
+        "train": text[:3500],
+        "validation": text[3500:4000],
+        "test": text[4000:],
+        "all": text,
+    }
+    with pytest.raises(UserError, match=r"data.test_fraction=0.0001\) the test part has 1 and needs 2"):
+        texts.load(replace(config, test_fraction=0.0001), 8)

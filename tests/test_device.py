@@ -2,6 +2,8 @@
 
 import logging
 import os
+import platform
+import resource
 from pathlib import Path
 from unittest import mock
 
@@ -25,6 +27,22 @@ def test_auto_finds_a_device_and_says_why() -> None:
     for word in (f"device {setup.device}", "precision", f"attention {setup.attention_path} (", "threads 1 (as asked)"):
         assert word in setup.reasons
     assert torch.get_num_threads() == 1
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is another one")
+def test_what_a_step_frees_is_there_for_the_next_step() -> None:
+    choose_setup(TrainerConfig(device="cpu", threads=1))
+
+    def step() -> None:
+        kept = [torch.ones(500_000) for _ in range(10)]
+        assert len(kept) == 10
+
+    step()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        step()
+    given_out = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    assert given_out < 2000  # pages; without it, 20 steps take some 100,000 from the system anew
 
 
 @pytest.mark.parametrize("name", ["gpu", "cpu:x", "cpu:", "cpu:0", "", "cuda:-1", "cuda:x", "cuda:²"])

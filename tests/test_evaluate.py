@@ -13,7 +13,7 @@ import torch
 from configs.schema import DataConfig, TrainerConfig
 from data import corpus as texts
 from data.tokenizer import Tokenizer
-from tests.scripts import process, refused, script
+from tests.scripts import SMALL, process, refused, script
 from training import checkpoint as checkpoints
 from training.device import choose_setup
 from training.evaluation import evaluate
@@ -189,3 +189,17 @@ def test_help_is_instant_and_complete(tmp_path: Path) -> None:
     for words in ("python evaluate.py data.path=other.txt", "data=playlet|text|tiny_shakespeare", "stride=null"):
         assert words in result.stdout
     assert "experiment" not in result.stdout
+
+
+def test_the_test_part_is_evaluated_and_nothing_else_sees_it(tmp_path: Path) -> None:
+    options = (*SMALL, "data.validation_fraction=0.1", "data.test_fraction=0.1", "hydra.run.dir=run")
+    assert script("train.py", *options, cwd=tmp_path).returncode == 0
+    result = figures(tmp_path, "checkpoint=run", "split=test")
+    assert (result["split"], result["characters"]) == ("test", 1999)
+    assert result["loss"] != figures(tmp_path, "checkpoint=run")["loss"]
+    whole = script("evaluate.py", "checkpoint=run", "split=all", cwd=tmp_path).stdout
+    assert "on which the model was trained" in whole
+    assert (
+        "on which the model was trained"
+        not in script("evaluate.py", "checkpoint=run", "split=test", cwd=tmp_path).stdout
+    )

@@ -1,7 +1,10 @@
 """The optimizer: every parameter in exactly one group, with the right decay and rate."""
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +13,7 @@ from torch import Tensor
 from configs.schema import ModelConfig, OptimizerConfig
 from model.language_model import LanguageModel
 from tests.models import RUNGS, woken
+from tests.scripts import ROOT, SMALL, environment
 from training.optimizers import Optimizer, make_optimizer, orthogonal
 
 CONFIG = OptimizerConfig(lr=1e-3, table_lr=1e-2, n_gram_lr=0.1, weight_decay=0.3, beta1=0.8, beta2=0.9)
@@ -148,3 +152,13 @@ def test_clipping_leaves_directions_and_rows_of_n_grams_alone() -> None:
     for name, weight in model.named_parameters():
         assert weight.grad is not None
         assert torch.allclose(weight.grad, gradients[name] * (1.0 if name == rows else 0.5), rtol=1e-4), name
+
+
+def test_training_does_not_wait_for_a_compiler_that_it_does_not_use(tmp_path: Path) -> None:
+    code = "import runpy, sys; sys.argv[0] = 'train.py'; runpy.run_path('train.py', run_name='__main__')"
+    asked = [*SMALL, "data=playlet", f"hydra.run.dir={tmp_path / 'run'}"]
+    end = "\nassert 'torch.optim.adamw' in sys.modules and 'torch._dynamo' not in sys.modules"
+    result = subprocess.run(
+        [sys.executable, "-c", code + end, *asked], cwd=ROOT, env=environment(), capture_output=True
+    )
+    assert result.returncode == 0, result.stderr

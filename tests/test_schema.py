@@ -7,7 +7,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from configs.command_line import CONFIGS, CommandLine
-from configs.schema import ModelConfig, SampleConfig, TrainConfig, options, problems, values
+from configs.schema import DataConfig, ModelConfig, SampleConfig, TrainConfig, options, problems, values
 
 
 def test_the_defaults_have_no_problem() -> None:
@@ -76,7 +76,7 @@ def test_all_problems_come_at_once() -> None:
 
 IMPOSSIBLE = {
     "nothing to train": ModelConfig(n_layer=0, bigram=False, n_previous=0, n_gram_order=0),
-    "has no room for model.n_previous=5": ModelConfig(n_layer=0, n_gram_order=0),
+    "has no room for model.n_previous=2": ModelConfig(n_layer=0, n_gram_order=0),
     "has no room for model.n_gram_order=7": ModelConfig(n_layer=0, n_previous=0),
     "model.head_size=7 must be even": ModelConfig(head_size=7),
     "no queries or keys to turn": ModelConfig(attention="uniform", qk_norm=False),
@@ -101,6 +101,11 @@ def test_parts_of_a_step_must_be_equal() -> None:
     (problem,) = problems(config)
     assert "trainer.batch_size=12" in problem
     assert "trainer.grad_accumulation=5" in problem
+
+
+def test_something_must_be_left_to_train_on() -> None:
+    (problem,) = problems(TrainConfig(data=DataConfig(validation_fraction=0.5, test_fraction=0.5)))
+    assert "data.validation_fraction=0.5 and data.test_fraction=0.5 leave nothing to train on" in problem
 
 
 def test_one_prompt_is_enough() -> None:

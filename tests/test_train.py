@@ -209,7 +209,7 @@ def test_the_first_loss_that_is_no_number_is_named_and_nothing_after_it_is_saved
     ):
         train(run, StopSignal())
     assert not list(tmp_path.glob("*.pt"))
-    assert math.isfinite(run.latest["loss_train"])
+    assert math.isfinite(run.losses.loss)
 
 
 def test_weights_are_proved_before_they_are_saved(small_config: TrainConfig, corpus: Corpus, tmp_path: Path) -> None:

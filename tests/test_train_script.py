@@ -139,3 +139,14 @@ def test_what_cannot_be_resumed_is_refused(trained: Path) -> None:
     refused(script("train.py", f"resume={trained / 'best.pt'}", cwd=home), "neither a run folder")
     assert not (home / "nowhere").exists()
     assert not (home / "other").exists()
+
+
+def test_a_profile_says_where_the_time_went(tmp_path: Path) -> None:
+    result = script("train.py", *SMALL, "debug=profile", "data=playlet", "hydra.run.dir=run", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "10 steps, the slowest operations first:" in result.stderr
+    assert "open run/trace.json in https://ui.perfetto.dev" in result.stderr
+    assert "trace.json" in result.stdout  # among what was saved
+    trace = json.loads((tmp_path / "run" / "trace.json").read_text())
+    names = {event.get("name", "") for event in trace["traceEvents"]}
+    assert {"aten::mm", "aten::embedding_bag", *(f"ProfilerStep#{step}" for step in range(7, 17))} <= names

@@ -1,5 +1,6 @@
 """The optimizer: which parameters learn by which rule, at which rate, and which of them decay."""
 
+import inspect
 import math
 from typing import Any
 
@@ -38,6 +39,13 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig) -> "Optimizer":
 class Optimizer(torch.optim.AdamW):
     """Groups of parameters, each of which learns by its own `rule`: adamw, muon or adagrad."""
 
+    # Around these torch has wrapped its compiler, which would take two seconds to import.
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
+    _adamw = inspect.unwrap(torch.optim.AdamW.step)
+
     def __init__(self, groups: list[dict[str, Any]], config: OptimizerConfig) -> None:
         devices = {parameter.device.type for group in groups for parameter in group["params"]}
         super().__init__(groups, betas=(config.beta1, config.beta2), fused=devices <= {"cpu", "cuda"})
@@ -54,7 +62,7 @@ class Optimizer(torch.optim.AdamW):
             elif group["rule"] == "adagrad":
                 for parameter in learning:
                     self._adagrad(parameter, group["lr"])
-        super().step()  # of those that still have a gradient
+        self._adamw()  # those that still have a gradient
 
     def clip_gradients(self, largest: float) -> Tensor:
         """Scale all gradients so that their norm is at most `largest`, 0 meaning any; returns the norm before.

@@ -1,0 +1,90 @@
+"""The benchmarks of speed, in a short form: their figures are there and hang together."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks import ablation, runs, throughput, time_to_loss
+from configs.schema import UserError
+from model.language_model import LanguageModel
+from tests.scripts import ROOT, refused, script
+
+TINY = (
+    "debug=smoke data.characters=3000 model.n_layer=1 trainer.max_steps=4 trainer.eval_interval=2 trainer.threads=1"
+).split()
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run tiny, whatever it is asked to be."""
+    train_config = runs.train_config
+    monkeypatch.setattr(runs, "train_config", lambda arguments: train_config([*arguments, *TINY]))
+
+
+def test_the_sprint_is_timed_to_the_loss_of_the_baseline(
+    tiny: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        time_to_loss, "BASELINE", ["optimizer.lr=1e-4", "optimizer.table_lr=1e-4", "optimizer.n_gram_lr=1e-4"]
+    )
+    monkeypatch.setattr(time_to_loss, "SPRINT", ["model.name=sprint"])
+    time_to_loss.main(["5", "6"])
+    figures = json.loads(capsys.readouterr().out)
+    assert [result["seed"] for result in figures["seeds"]] == [5, 6]
+    for result in figures["seeds"]:
+        assert result["ratio"] == pytest.approx(result["baseline_seconds"] / result["sprint_seconds"], rel=0.1)
+        assert result["sprint_final_loss"] < result["loss"]
+    monkeypatch.setattr(
+        time_to_loss, "SPRINT", ["optimizer.lr=1e-9", "optimizer.table_lr=1e-9", "model.bigram_init=zero"]
+    )
+    with pytest.raises(UserError, match="never came to"):
+        time_to_loss.main(["5"])
+
+
+def test_choices_are_turned_off_one_at_a_time(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ablation, "CHOICES", {"all": [], "slow": ["trainer.grad_accumulation=4"]})
+    table = ablation.table(4, [1, 2])
+    assert table.startswith(ablation.HEADER)
+    (all_cells, slow_cells) = ([cell.strip() for cell in line.split("|")[2:-1]] for line in table.splitlines()[2:])
+    assert all_cells[2] == "1.00"
+    assert all_cells[0] == all_cells[3]  # the same steps
+    assert float(slow_cells[2]) > 1
+
+
+@pytest.mark.parametrize("choice", ablation.CHOICES)
+def test_every_choice_is_one_that_train_py_takes(choice: str) -> None:
+    config = runs.train_config(ablation.CHOICES[choice])
+    default = runs.train_config([])
+    assert (config == default) == (not ablation.CHOICES[choice])
+
+
+def test_throughput_and_its_share_of_what_the_machine_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throughput, "LARGE", 64)
+    figures: dict[str, Any] = throughput.figures_of(TINY)
+    assert figures["train_chars_per_s"] > 0
+    assert 0 <= figures["share_of_peak"] < 1
+    assert figures["memory_mb"] > 50
+
+
+def test_operations_are_counted_as_torch_counts_them() -> None:
+    config = runs.train_config(TINY).model
+    model = LanguageModel(config, 11)
+    model.use_attention("plain")
+    with FlopCounterMode(display=False) as counter:
+        model(torch.zeros(1, config.block_size, dtype=torch.long)).sum().backward()
+    looked_at_all = (
+        6 * 2 * config.n_layer * config.n_head * config.head_size * config.block_size // 2
+    )  # not only the past
+    counted = counter.get_total_flops() / config.block_size
+    assert throughput.flops_per_character(config, model) + looked_at_all == pytest.approx(counted, rel=0.02)
+
+
+def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
+    for name in ("time_to_loss", "ablation"):
+        refused(script(f"benchmarks/{name}.py", "x", cwd=tmp_path), "whole numbers")
+        assert f"python benchmarks/{name}.py" in script(f"benchmarks/{name}.py", "--help", cwd=tmp_path).stdout
+    refused(script("benchmarks/throughput.py", "model.n_head=0", "n_haed=1", cwd=ROOT), "n_haed")
