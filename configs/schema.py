@@ -75,6 +75,7 @@ class ModelConfig:
     n_gram_rows: int = option(
         65_536, "rows of their table, in which a hash finds them", least=1, also="ngram_vocab hash"
     )
+    n_gram_dropout: float = option(0.0, "share of n-grams' rows left out in training", least=0, below=1)
     embedding_std: float = option(0.5, "spread of the numbers that embeddings start from", least=0, most=100)
 
 
@@ -110,11 +111,11 @@ class OptimizerConfig:
 
 @dataclass
 class TrainerConfig:
-    max_steps: int = option(1100, "optimizer updates", least=1, also="steps max_iters iterations epochs")
+    max_steps: int = option(1300, "optimizer updates", least=1, also="steps max_iters iterations epochs")
     max_minutes: float | None = option(None, "stop after this much training time", above=0)
     batch_size: int = option(12, "windows in one step, all its parts together", least=1, most=1_000_000)
     grad_accumulation: int = option(1, "parts in which a step is computed", least=1, also="gradient_accumulation_steps")
-    eval_interval: int = option(275, "steps between evaluations", least=1, also="eval_iters val_interval")
+    eval_interval: int = option(325, "steps between evaluations", least=1, also="eval_iters val_interval")
     save_interval: int | None = option(
         None, "steps between saves; null: save at evaluations", least=1, also="checkpoint"
     )

@@ -128,7 +128,7 @@ class Stream(nn.Module):
             nn.Embedding(vocab_size, config.n_embd) for _ in range(config.n_previous)
         )
         order, rows = config.n_gram_order, config.n_gram_rows
-        self.n_gram_embedding = NGramEmbedding(order, rows, config.n_embd) if order > 1 else None
+        self.n_gram_embedding = NGramEmbedding(order, rows, config.n_embd, config.n_gram_dropout) if order > 1 else None
         learned = config.positions == "learned"
         self.position_embedding = nn.Embedding(config.block_size, config.n_embd) if learned else None
         self.dropout = nn.Dropout(config.dropout)
@@ -168,19 +168,23 @@ class NGramEmbedding(nn.Module):
     """The sum of a row for each of the last 2, 3, ... `order` characters: ids (B, T) -> (B, T, C).
 
     All sequences share one table of so many rows. Which is whose says a hash, so some share one, and the blocks learn to
-    tell them apart by the rest of the sum.
+    tell them apart by the rest of the sum. `dropout` is the share of rows left out in training, where the model would
+    otherwise learn long sequences by heart.
     """
 
-    def __init__(self, order: int, rows: int, n_embd: int) -> None:
+    def __init__(self, order: int, rows: int, n_embd: int, dropout: float) -> None:
         super().__init__()
-        self.order = order
+        self.order, self.dropout = order, dropout
         self.table = nn.Embedding(rows, n_embd)
 
     def forward(self, ids: Tensor) -> Tensor:
         rows, weight = self.rows(ids), self.table.weight
         # On a CPU most time would go into the gradients of rows that did not come by. The compiler knows no sparse ones.
         sparse = weight.device.type == "cpu" and not torch.compiler.is_compiling()
-        return F.embedding_bag(rows.flatten(0, 1), weight, mode="sum", sparse=sparse).view(*ids.shape, weight.size(1))
+        rows = rows.flatten(0, 1)  # (B * T, order - 1)
+        kept = F.dropout(torch.ones(rows.shape, device=rows.device), self.dropout) if self.training else None
+        x = F.embedding_bag(rows, weight, mode="sum", sparse=sparse, per_sample_weights=kept)
+        return x.view(*ids.shape, weight.size(1))
 
     def rows(self, ids: Tensor) -> Tensor:
         """Which rows stand for the sequences that end at each of ids (B, T), shortest first: (B, T, order - 1)."""

@@ -90,7 +90,7 @@ def test_embeddings_of_previous_characters_are_the_formula() -> None:
 
 
 def test_the_n_gram_embedding_is_the_formula() -> None:
-    embedding = NGramEmbedding(order=4, rows=50, n_embd=10)
+    embedding = NGramEmbedding(order=4, rows=50, n_embd=10, dropout=0.5).eval()
     ids = torch.randint(V, (2, 6))
     for window, result in zip(ids.tolist(), embedding(ids), strict=True):
         for t in range(6):
@@ -104,13 +104,25 @@ def test_the_n_gram_embedding_is_the_formula() -> None:
 
 
 def test_rows_of_n_grams_are_spread_and_know_every_character() -> None:
-    embedding = NGramEmbedding(order=3, rows=65_536, n_embd=1)
+    embedding = NGramEmbedding(order=3, rows=65_536, n_embd=1, dropout=0)
     windows = torch.cartesian_prod(*[torch.arange(20)] * 3)
     rows = embedding.rows(windows)[:, -1]
     for length in (2, 3):  # n balls in m boxes fill m (1 - (1 - 1 / m) ** n) of them
         kinds = 20**length
         filled = 65_536 * (1 - (1 - 1 / 65_536) ** kinds)
         assert len(rows[:, length - 2].unique()) > 0.98 * filled
+
+
+def test_rows_of_n_grams_are_left_out_in_training_only() -> None:
+    embedding = NGramEmbedding(order=5, rows=50, n_embd=3, dropout=0.25)
+    ids = torch.randint(V, (2, 2000))
+    with torch.no_grad():
+        embedding.table.weight.fill_(1)
+        sums = embedding(ids)[..., 0]  # each of the four rows adds nothing, or 4 / 3
+        assert torch.allclose(sums * 3 / 4, (sums * 3 / 4).round(), atol=1e-5)
+        assert float(sums.mean()) == pytest.approx(4, abs=0.1)
+        assert len(sums.unique()) == 5
+        assert torch.equal(embedding.eval()(ids), torch.full((2, 2000, 3), 4.0))
 
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

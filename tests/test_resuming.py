@@ -26,7 +26,7 @@ def test_allowed_changes_are_made_and_reported() -> None:
     config, changes = resumed_config(SAVED, typed, words)
     assert (config.trainer.max_steps, config.optimizer.lr, config.model.n_embd) == (2000, 0.5, 32)
     assert changes == [
-        "trainer.max_steps: 1100 -> 2000", "optimizer.lr: 0.003 -> 0.5", "trainer.attention_path: auto -> plain",
+        "trainer.max_steps: 1300 -> 2000", "optimizer.lr: 0.003 -> 0.5", "trainer.attention_path: auto -> plain",
     ]  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def test_texts_are_never_read_as_interpolations(text: str) -> None:
 
 
 def test_an_option_that_stays_is_no_change() -> None:
-    _, changes = resumed_config(SAVED, TrainConfig(), ["trainer.max_steps=1100"])
+    _, changes = resumed_config(SAVED, TrainConfig(), ["trainer.max_steps=1300"])
     assert changes == []
 
 
