@@ -68,11 +68,14 @@ def with_gradients(config: OptimizerConfig) -> tuple[LanguageModel, Optimizer, d
 def test_muon_is_for_the_matrices_of_blocks() -> None:
     model, optimizer, _ = with_gradients(MUON)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    matrices, tables, rows = ({names[id(one)] for one in group["params"]} for group in optimizer.param_groups)
-    assert matrices == {name for name in names.values() if "blocks" in name}
-    assert tables | rows == set(names.values()) - matrices
-    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.3, 0.0, 0.0]
-    assert [group["peak_lr"] for group in optimizer.param_groups] == [0.02, 1e-2, 0.1]
+    whole, joined, tables, rows = ({names[id(one)] for one in group["params"]} for group in optimizer.param_groups)
+    assert joined == {name for name in names.values() if "qkv" in name}
+    assert whole | joined == {name for name in names.values() if "blocks" in name}
+    assert tables | rows == set(names.values()) - whole - joined
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.3, 0.3, 0.0, 0.0]
+    assert [group["peak_lr"] for group in optimizer.param_groups] == [0.02, 0.02, 1e-2, 0.1]
+    (group,) = make_optimizer(woken(RUNGS["average"]), MUON).param_groups[:1]
+    assert len(group["params"]) == 2  # with equal weights there are values alone
 
 
 def test_singular_values_come_near_one_and_their_vectors_stay() -> None:
@@ -102,8 +105,9 @@ def test_two_steps_of_muon_are_the_formula() -> None:
             wanted, mean = before[name], torch.zeros_like(before[name])
             for gradient in gradients:
                 mean = 0.9 * mean + 0.1 * gradient[name]
-                update = orthogonal((0.1 * gradient[name] + 0.9 * mean)[None])[0]
-                taller = max(1, wanted.size(0) / wanted.size(1)) ** 0.5
+                parts = (0.1 * gradient[name] + 0.9 * mean).chunk(3 if "qkv" in name else 1)
+                update = torch.cat([orthogonal(part[None])[0] for part in parts])
+                taller = max(1, parts[0].size(0) / parts[0].size(1)) ** 0.5
                 wanted = wanted * (1 - 0.02 * 0.3) - 0.02 * taller * update
             assert torch.allclose(weight, wanted, atol=1e-5), name
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from configs.schema import OptimizerConfig
+from model.attention import MultiHeadAttention
 from model.language_model import NGramEmbedding, block_matrices
 
 
@@ -22,14 +23,21 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig) -> "Optimizer":
     modules = list(model.modules())
     n_grams: list[Tensor] = [module.table.weight for module in modules if isinstance(module, NGramEmbedding)]
     matrices: list[Tensor] = [module.weight for module in modules if isinstance(module, nn.Linear)]
+    joined: list[Tensor] = []  # query, key and value in one: three matrices to Muon
     if config.name == "muon":
         matrices = list(block_matrices(model).values())
+        joined = [
+            module.qkv.weight for module in modules if isinstance(module, MultiHeadAttention) and not module.uniform
+        ]
     elsewhere = {id(parameter) for parameter in [*n_grams, *matrices]}
     tables = [parameter for parameter in model.parameters() if id(parameter) not in elsewhere]
     grouped = sorted(map(id, [*matrices, *tables, *n_grams]))
     assert grouped == sorted(map(id, model.parameters())), "every parameter is in exactly one group"
+    of_joined = {id(matrix) for matrix in joined}
+    whole = [matrix for matrix in matrices if id(matrix) not in of_joined]
     groups: list[dict[str, Any]] = [
-        {"params": matrices, "rule": config.name, "lr": config.lr, "weight_decay": config.weight_decay},
+        {"params": whole, "rule": config.name, "lr": config.lr, "weight_decay": config.weight_decay, "parts": 1},
+        {"params": joined, "rule": config.name, "lr": config.lr, "weight_decay": config.weight_decay, "parts": 3},
         {"params": tables, "rule": "adamw", "lr": config.table_lr, "weight_decay": 0.0},
         {"params": n_grams, "rule": "adagrad", "lr": config.n_gram_lr, "weight_decay": 0.0},
     ]
@@ -76,6 +84,8 @@ class Optimizer(torch.optim.AdamW):
     def _muon(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
         """An update of matrices (R, C) by lr sqrt(max(1, R / C)) times the momentum of their gradients, made orthogonal.
 
+        Parameters are so many matrices as the group has `parts`, one below the other.
+
         So all directions of a matrix are learned alike, the weak ones too (Jordan et al., "Muon: An optimizer for hidden
         layers in neural networks", 2024). torch.optim.Muon takes matrices one by one, and in bfloat16, for which processors
         without instructions for it take a hundred times as long.
@@ -87,10 +97,12 @@ class Optimizer(torch.optim.AdamW):
             momentum.lerp_(matrix.grad, 1 - self.momentum)
             directions.append(matrix.grad.lerp(momentum, self.momentum))  # Nesterov's
             matrix.grad = None
-        rows, columns = matrices[0].shape
-        for matrix, update in zip(matrices, orthogonal(torch.stack(directions)), strict=True):
+        stacked = torch.stack(directions).unflatten(1, (group["parts"], -1))  # (N, parts, R, C)
+        updates = orthogonal(stacked.flatten(0, 1)).view(len(matrices), *matrices[0].shape)
+        rate = group["lr"] * math.sqrt(max(1, stacked.size(2) / stacked.size(3)))
+        for matrix, update in zip(matrices, updates, strict=True):
             matrix.mul_(1 - group["lr"] * group["weight_decay"])
-            matrix.add_(update, alpha=-group["lr"] * math.sqrt(max(1, rows / columns)))
+            matrix.add_(update, alpha=-rate)
 
     def _adagrad(self, table: Tensor, lr: float) -> None:
         """An update of the rows of a table (R, C) by lr times their gradient over the root of a sum, one for each row.
