@@ -17,7 +17,7 @@ class Diverged(UserError):
         last = f", last finite training loss {last_loss:.4f}" if math.isfinite(last_loss) else ""
         super().__init__(
             f"{what} is not a finite number at step {step} (learning rate {lr:.3g}{last}): stopped before it reached a saved "
-            "file. Try lower optimizer.lr and optimizer.table_lr, or a longer optimizer.warmup_steps"
+            "file. Try lower optimizer.lr, table_lr and n_gram_lr, or a longer optimizer.warmup_steps"
         )
 
 

@@ -24,11 +24,10 @@ from typing import Any
 from unittest import mock
 
 import torch
-import torch._dynamo  # torch's optimizers import it when the first one is made
 from torch.utils.tensorboard import SummaryWriter
 
 from tests.scripts import ROOT, environment
-from training import evaluation, files, previews, run, tracking
+from training import evaluation, files, optimizers, previews, run, tracking
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload([__name__, "train"])
@@ -41,7 +40,7 @@ HARMS: dict[str, Callable[[], object]] = {
 }
 _COUNTED: list[tuple[Any, str]] = [
     (os, "fsync"), (os, "replace"), (os, "link"), (torch, "save"), (SummaryWriter, "flush"), (SummaryWriter, "close"),
-    (torch.optim.AdamW, "step"), (evaluation, "_nats"), (previews, "append_text"), (run, "Tracker"), (files, "_locked"),
+    (optimizers.Optimizer, "step"), (evaluation, "_nats"), (previews, "append_text"), (run, "Tracker"), (files, "_locked"),
     (tracking, "write_text"), (run, "write_text"), (run, "remove_strays"),
 ]  # fmt: skip
 
