@@ -37,16 +37,16 @@ ROUNDS = 5
 TRAINED_STEPS, WRITTEN = 10, 100  # in a round
 VOCAB_SIZE = 65
 LARGE = 2048
+SIZES = [["experiment=nanogpt_cpu"]] + [
+    [f"model.n_embd={width}", f"model.head_size={width // 4}", f"model.block_size={block_size}"]
+    for width, block_size in product((64, 128, 256, 384), (64, 256))
+]
 
 
 def main(arguments: list[str]) -> None:
     if "--sizes" in arguments:
         rest = [argument for argument in arguments if argument != "--sizes"]
-        sizes = [
-            [f"model.n_embd={width}", f"model.head_size={width // 4}", f"model.block_size={block_size}"]
-            for width, block_size in product((64, 128, 256, 384), (64, 256))
-        ]
-        for options in [["experiment=nanogpt_cpu"], *sizes]:
+        for options in SIZES:
             if subprocess.run([sys.executable, __file__, *options, *rest]).returncode:
                 raise UserError(f"no figures for {' '.join(options)}")
         return

@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import hydra
@@ -233,7 +234,10 @@ class CommandLine:
         if groups:
             lines += [
                 "Groups, as GROUP=CHOICE:",
-                *(f"  {group}={'|'.join(choices)}" for group, choices in groups.items()),
+                *(
+                    fill(f"  {group}: {', '.join(choices)}", 120, subsequent_indent=6 * " ")
+                    for group, choices in groups.items()
+                ),
                 "",
             ]
         lines += ["Options, as KEY=VALUE, with their defaults:"]

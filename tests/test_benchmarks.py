@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks import ablation, runs, throughput, time_to_loss
 from configs.schema import UserError
 from model.language_model import LanguageModel
-from tests.scripts import ROOT, process, refused, script
+from tests.scripts import ROOT, refused, script
 
 TINY = (
     "debug=smoke data.characters=3000 model.n_layer=1 trainer.max_steps=4 trainer.eval_interval=2 trainer.threads=1"
@@ -62,15 +62,14 @@ def test_every_choice_is_one_that_train_py_takes(choice: str) -> None:
     assert (config == default) == (not ablation.CHOICES[choice])
 
 
-@pytest.mark.slow
-def test_each_size_is_a_process_of_its_own(tmp_path: Path) -> None:
-    small = ["data=playlet", "trainer.batch_size=1", "trainer.threads=1", "model.n_layer=1"]
-    result = process("benchmarks/throughput.py", "--sizes", *small, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    lines = [json.loads(line) for line in result.stdout.splitlines()]
-    assert len({line["options"] for line in lines}) == 9
-    assert lines[0]["options"].startswith("experiment=nanogpt_cpu")
+def test_each_size_is_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(throughput, "SIZES", [["model.n_embd=8"], ["model.n_embd=16"]])
+    throughput.main(["--sizes", "data=playlet", "trainer.batch_size=1", "trainer.threads=1", "model.n_layer=1"])
+    lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [line["options"].split()[0] for line in lines] == ["model.n_embd=8", "model.n_embd=16"]
     assert min(line["train_chars_per_s"] for line in lines) > 0
+    with pytest.raises(UserError, match=r"no figures for model.n_embd=8 n_haed=1"):
+        throughput.main(["--sizes", "n_haed=1"])
 
 
 def test_throughput_and_its_share_of_what_the_machine_can_do(monkeypatch: pytest.MonkeyPatch) -> None:

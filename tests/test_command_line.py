@@ -31,7 +31,7 @@ def test_help_names_commands_groups_and_every_option(tmp_path: Path, name: str, 
         assert metadata["help"] in line
     if name == "train":
         for group, choices in yaml_groups(CONFIGS).items():
-            assert f"  {group}={'|'.join(choices)}" in lines
+            assert f"  {group}: {', '.join(choices)}" in " ".join("\n".join(lines).split("\n      "))
     assert max(map(len, lines)) <= 130
 
 
