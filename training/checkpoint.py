@@ -28,7 +28,7 @@ from training.device import is_memory_shortage
 from training.files import write_bytes
 from training.folders import STATES
 
-FORMAT = 2
+FORMAT = 3
 _TYPES: dict[str, Any] = {
     "format": int, "run": str, "model": dict, "sizes": dict, "vocabulary": str, "corpus": dict, "config": dict,
     "starts": list, "step": int, "best": dict, "latest": dict, "points": dict, "seconds": dict, "samples_length": int,
