@@ -232,22 +232,16 @@ class CommandLine:
         """The commands people need first, then groups and options, a line each."""
         lines = [self.introduction.strip(), ""]
         if groups:
-            lines += [
-                "Groups, as GROUP=CHOICE:",
-                *(
-                    fill(f"  {group}: {', '.join(choices)}", 120, subsequent_indent=6 * " ")
-                    for group, choices in groups.items()
-                ),
-                "",
-            ]
+            shown = [f"  {group}: {', '.join(choices)}" for group, choices in groups.items()]
+            lines += ["Groups, as GROUP=CHOICE:", *(fill(line, 120, subsequent_indent=6 * " ") for line in shown), ""]
         lines += ["Options, as KEY=VALUE, with their defaults:"]
         defaults = OmegaConf.structured(self.schema)
         for key, metadata in options(self.schema).items():
             default = OmegaConf.select(defaults, key)
-            shown = "[...]" if OmegaConf.is_list(default) else default
-            shown = shown if isinstance(shown, str) else json.dumps(shown)
+            value = "[...]" if OmegaConf.is_list(default) else default
+            value = value if isinstance(value, str) else json.dumps(value)
             choices = f" ({'|'.join(metadata['choices'])})" if metadata["choices"] else ""
-            lines.append(f"  {f'{key}={shown}':<34} {metadata['help']}{choices}")
+            lines.append(f"  {f'{key}={value}':<34} {metadata['help']}{choices}")
         return "\n".join([*lines, "", "Hydra's own flags, such as --cfg job and -m: --hydra-help"])
 
 

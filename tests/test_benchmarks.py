@@ -68,7 +68,7 @@ def test_each_size_is_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch, capf
     lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert [line["options"].split()[0] for line in lines] == ["model.n_embd=8", "model.n_embd=16"]
     assert min(line["train_chars_per_s"] for line in lines) > 0
-    with pytest.raises(UserError, match=r"no figures for model.n_embd=8 n_haed=1"):
+    with pytest.raises(UserError, match="no figures for model"):
         throughput.main(["--sizes", "n_haed=1"])
 
 
