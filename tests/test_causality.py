@@ -33,7 +33,7 @@ def logits_of(model: LanguageModel, ids: Tensor, path: str, precision: str = "fl
     return torch.cat([network(ids[:, begin:end], cache) for begin, end in pairwise(cuts)], dim=1)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("rung", RUNGS)
 def test_the_future_never_changes_the_past(rung: str, path: str, precision: str) -> None:
@@ -65,7 +65,7 @@ def test_no_gradient_comes_back_from_earlier_losses_to_later_inputs(rung: str, p
     assert model.stream is not None
     model.stream.blocks[0].register_forward_pre_hook(keep)
     ids = torch.randint(V, (2, 12))
-    for precision in ("float32", "bfloat16", "float16"):
+    for precision in ("float32", "bfloat16"):
         for t in range(12):
             logits = logits_of(model, ids, path, precision)
             F.cross_entropy(logits[:, t].float(), ids[:, t]).backward()

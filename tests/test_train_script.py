@@ -26,7 +26,7 @@ def test_the_end_of_a_run_says_what_people_need(trained: Path) -> None:
         "precision float32",
         "threads",
         "48 distinct",
-        "19,968 parameters",
+        "17,664 parameters",
         "before training: val 1.8",
     ):
         assert words in result.stderr
@@ -47,7 +47,7 @@ def test_the_summary_is_for_scripts(trained: Path) -> None:
     assert summary["corpus"].keys() == {"name", "sha256", "characters", "vocab_size"}
     assert summary["bits_per_char"] == pytest.approx(summary["loss_val"] / math.log(2))
     assert summary["chars_per_second"] == pytest.approx(20 * 4 * 16 / summary["train_seconds"])
-    assert summary["parameters"] == 19_968
+    assert summary["parameters"] == 17_664
     assert summary["floor"] == pytest.approx(0.2576, abs=1e-3)
     assert summary["overrides"] == [*SMALL, "trainer.sample_length=50"]
     assert summary["eval_seconds"] > 0
