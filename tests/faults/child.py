@@ -5,6 +5,7 @@ the calls that read time, touch files or train are counted; every call has a pla
 of these places the harm is done.
 """
 
+import contextlib
 import ctypes
 import functools
 import io
@@ -32,11 +33,19 @@ from training import evaluation, files, optimizers, previews, run, tracking
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload([__name__, "train"])
 
+
+def _remove(folder: str) -> None:
+    """Remove a folder at once: file by file, TensorBoard's writer could put one back in time to keep it."""
+    with contextlib.suppress(OSError):
+        os.rename(folder, f"{folder}.gone")
+    shutil.rmtree(f"{folder}.gone", ignore_errors=True)
+
+
 HARMS: dict[str, Callable[[], object]] = {
     "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "interrupted": lambda: os.kill(os.getpid(), signal.SIGINT),
     "terminated": lambda: os.kill(os.getpid(), signal.SIGTERM),
-    "folder gone": lambda: shutil.rmtree("run", ignore_errors=True),
+    "folder gone": lambda: _remove("run"),
 }
 _COUNTED: list[tuple[Any, str]] = [
     (os, "fsync"), (os, "replace"), (os, "link"), (torch, "save"), (SummaryWriter, "flush"), (SummaryWriter, "close"),
