@@ -1,6 +1,6 @@
 """What each choice of the default model is worth: every one turned off by itself, at equal steps and at equal seconds.
 
-    python benchmarks/ablation.py [STEPS [SEED ...]]        400 steps and seeds 1 2 3 without more; about half an hour
+    python benchmarks/ablation.py [STEPS [SEED ...]]        400 steps and seeds 1 2 3 without more
 
 Prints the table of docs/speed.md: mean and spread (largest less smallest) over the seeds of the whole validation part's
 loss. The seeds go round all choices in turn, so that what disturbs the machine disturbs them alike. For equal seconds

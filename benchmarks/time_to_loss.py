@@ -1,6 +1,6 @@
 """How much sooner experiment=sprint reaches the final loss of experiment=nanogpt_cpu, in seconds of training.
 
-    python benchmarks/time_to_loss.py [SEED ...]        seeds 1 2 3 without more; about four minutes each
+    python benchmarks/time_to_loss.py [SEED ...]        seeds 1 2 3 without more
 
 For each seed the sprint trains before and after the baseline, so that what slows the machine for a while is seen in both.
 The whole validation part is evaluated at fixed intervals; that time does not count as training. Printed is one JSON line:

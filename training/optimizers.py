@@ -77,8 +77,7 @@ class Optimizer(torch.optim.AdamW):
 
         Those of Adagrad's rows stay out of it: it divides by their size anyhow, and a norm of sparse ones is slow.
         """
-        of_rows = {id(row) for group in self.param_groups if group["rule"] == "adagrad" for row in group["params"]}
-        counted = [one for group in self.param_groups for one in group["params"] if id(one) not in of_rows]
+        counted = [one for group in self.param_groups if group["rule"] != "adagrad" for one in group["params"]]
         return nn.utils.clip_grad_norm_(counted, largest or math.inf)
 
     def _muon(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
