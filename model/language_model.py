@@ -238,8 +238,24 @@ class FeedForward(nn.Module):
         hidden = self.widen(x)
         if self.activation == "gelu":
             return self.narrow(F.gelu(hidden))
-        positive = F.relu(hidden)
-        return self.narrow(positive.square() if self.activation == "squared_relu" else positive)
+        if self.activation == "relu":
+            return self.narrow(F.relu(hidden))
+        return self.narrow(SquaredReLU.apply(hidden))  # type: ignore[no-untyped-call]
+
+
+class SquaredReLU(torch.autograd.Function):
+    """max(0, x)^2, with its derivative 2 max(0, x) times the gradient in one pass, where autograd would make four."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        positive = F.relu(x)
+        ctx.save_for_backward(positive)
+        return positive.square()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (positive,) = ctx.saved_tensors
+        return torch.addcmul(positive.new_zeros(()), positive, gradient, value=2)
 
 
 def normalised(x: Tensor, norm: str) -> Tensor:

@@ -137,9 +137,14 @@ def test_activations_are_their_formulas(activation: str) -> None:
     model = woken(replace(RUNGS["gpt"], activation=activation))
     assert model.stream is not None
     part = cast(FeedForward, model.stream.blocks[0].feed_forward)
-    x = torch.randn(4, 10)
+    x = torch.randn(4, 10, requires_grad=True)
     expected = ACTIVATIONS[activation](x @ part.widen.weight.T) @ part.narrow.weight.T
     assert torch.allclose(part(x), expected, atol=1e-5)
+    gradients, expected_gradients = (
+        torch.autograd.grad(output.square().sum(), [x, *part.parameters()]) for output in (part(x), expected)
+    )
+    for gradient, formula in zip(gradients, expected_gradients, strict=True):
+        assert torch.allclose(gradient, formula, rtol=1e-4, atol=1e-5)
 
 
 def test_norms_are_their_formulas() -> None:
