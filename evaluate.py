@@ -18,7 +18,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # nothing is lost, and no traceback is needed
 
 from configs.command_line import CommandLine
-from configs.schema import DataConfig, EvaluateConfig, OtherTextConfig, TrainConfig, UserError
+from configs.schema import DataConfig, EvaluateConfig, OtherTextConfig, TrainConfig, UserError, data_problems
 
 COMMAND_LINE = CommandLine("evaluate", EvaluateConfig, __doc__)
 if __name__ == "__main__":  # help and refusals do not wait for torch
@@ -138,8 +138,8 @@ def part_of(config: EvaluateConfig, checkpoint: Checkpoint, own: DataConfig) -> 
                 f"data.{name}={getattr(data, name)} would mix the parts of the model's own text: "
                 f"it was trained with {getattr(own, name)}"
             )
-    if data.validation_fraction + data.test_fraction >= 1:
-        raise UserError("data.validation_fraction and data.test_fraction must be below 1 together")
+    if found := list(data_problems(data)):
+        raise UserError("; ".join(found))
     if not trained_on_it and config.data.name is None and config.data.path is None:
         raise UserError(
             f"{texts.name_of(data)} is not the text any more that the model was trained on: to evaluate it all the same, "

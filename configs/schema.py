@@ -204,7 +204,7 @@ def problems(config: object) -> list[str]:
     """Everything wrong with the values of a script's configuration, one sentence each; empty if all is well."""
     found = [problem for key, value, metadata in _leaves(config) for problem in _limit_problems(key, value, metadata)]
     if isinstance(config, TrainConfig | EvaluateConfig):
-        found += _data_problems(config.data)
+        found += data_problems(config.data)
     if isinstance(config, TrainConfig):
         found += _train_problems(config)
     elif isinstance(config, SampleConfig) and config.prompt is not None and config.prompt_file is not None:
@@ -255,7 +255,14 @@ def _limit_problems(key: str, value: Any, metadata: Any) -> Iterator[str]:
         yield f"{key}={value} is refused: it must be {wanted}"
 
 
-def _data_problems(data: DataConfig | OtherTextConfig) -> Iterator[str]:
+def data_problems(data: DataConfig | OtherTextConfig) -> Iterator[str]:
+    """What is wrong with the values of a text's options together, one sentence each."""
+    validation, test = data.validation_fraction, data.test_fraction
+    if (validation or 0) + (test or 0) >= 1:
+        yield (
+            f"data.validation_fraction={validation} and data.test_fraction={test} leave nothing to train on: "
+            "together they must be below 1"
+        )
     if data.path == "":
         yield "data.path is empty: name a file, or leave it out"
     elif data.name == "text" and data.path is None:
@@ -266,11 +273,6 @@ def _data_problems(data: DataConfig | OtherTextConfig) -> Iterator[str]:
 
 def _train_problems(config: TrainConfig) -> Iterator[str]:
     model, data, trainer = config.model, config.data, config.trainer
-    if data.validation_fraction + data.test_fraction >= 1:
-        yield (
-            f"data.validation_fraction={data.validation_fraction} and data.test_fraction={data.test_fraction} "
-            "leave nothing to train on: together they must be below 1"
-        )
     if not re.fullmatch(r"[\w.-]+", model.name, re.ASCII):
         yield f"model.name={model.name!r} names folders: write letters, digits, dots, dashes and underscores only"
     if model.n_layer == 0 and not model.bigram:
