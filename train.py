@@ -66,7 +66,7 @@ def train(run: Run, stop: StopSignal) -> str:
     config, model, optimizer, precision = run.config.trainer, run.model, run.optimizer, run.setup.precision
     text = torch.from_numpy(run.corpus.train).to(run.setup.device)
     batches = Batches(text, run.config.model.block_size, config.batch_size, run.config.seed)
-    scale = loss_scale(precision)
+    scale = loss_scale(precision, config.batch_size * run.config.model.block_size)
     network: nn.Module = model
     if config.compile:
         part = batches.windows(0).chunk(config.grad_accumulation)[0]

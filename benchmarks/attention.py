@@ -36,6 +36,11 @@ SHAPES = (  # B, H, T, S
     (12, 4, 128, 32),
     (12, 4, 256, 32),
 )
+KINDS = (
+    ("float32", torch.float32, 0.0),
+    ("bfloat16", torch.bfloat16, 0.0),
+    ("float32 with dropout", torch.float32, 0.1),
+)
 BLOCK_SIZES = (64, 256)
 
 
@@ -46,10 +51,10 @@ def main(arguments: list[str]) -> None:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
     figures = {
         "plain_over_fused": {
-            f"{str(precision).removeprefix('torch.')} B{shape[0]} H{shape[1]} T{shape[2]} S{shape[3]}": plain_over_fused(
-                torch.randn(3, *shape, dtype=precision, device=device, requires_grad=True)
+            f"{words} B{shape[0]} H{shape[1]} T{shape[2]} S{shape[3]}": plain_over_fused(
+                torch.randn(3, *shape, dtype=precision, device=device, requires_grad=True), dropout
             )
-            for precision in (torch.float32, torch.bfloat16)
+            for words, precision, dropout in KINDS
             for shape in SHAPES
         },
         "recomputed_over_cached": {f"T{time}": recomputed_over_cached(time, device) for time in BLOCK_SIZES},
@@ -57,14 +62,14 @@ def main(arguments: list[str]) -> None:
     print(json.dumps({**figures, "device": name, "threads": torch.get_num_threads()}))
 
 
-def plain_over_fused(qkv: Tensor) -> float:
+def plain_over_fused(qkv: Tensor, dropout: float) -> float:
     """Forward and backward on queries, keys and values (3, B, H, T, S)."""
 
     def plain() -> Tensor:
-        return torch.autograd.grad(plain_attention(*qkv, causal=True)[0].sum(), qkv)[0]
+        return torch.autograd.grad(plain_attention(*qkv, causal=True, dropout=dropout)[0].sum(), qkv)[0]
 
     def fused() -> Tensor:
-        return torch.autograd.grad(fused_attention(*qkv, causal=True).sum(), qkv)[0]
+        return torch.autograd.grad(fused_attention(*qkv, causal=True, dropout=dropout).sum(), qkv)[0]
 
     return ratio(plain, fused)
 

@@ -4,17 +4,25 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from torch import Tensor
 
 from configs.command_line import CONFIGS, CommandLine
 from configs.overrides import OverrideReader, yaml_groups
 from configs.schema import TrainConfig, UserError, problems
 from data import corpus as texts
-from train import train
+from model.language_model import LanguageModel
+from train import loss_of, train
+from training.device import Setup
+from training.optimizers import Optimizer, make_optimizer
+from training.precision import in_precision, loss_scale, unscale_gradients
 from training.run import Run
 from training.stopping import StopSignal
+
+VOCAB_SIZE = 65  # as many as Tiny Shakespeare has
 
 
 def train_config(arguments: list[str]) -> TrainConfig:
@@ -34,6 +42,33 @@ def train_config(arguments: list[str]) -> TrainConfig:
     return config
 
 
+def model_to_step(config: TrainConfig, setup: Setup) -> tuple[LanguageModel, Optimizer, Callable[[], Tensor]]:
+    """A new model, its optimizer, and a function that trains it by one step on random characters; it returns the loss.
+
+    Raises UserError for options of which such a step knows nothing.
+    """
+    if config.trainer.compile or config.trainer.grad_accumulation > 1:
+        raise UserError(
+            "this benchmark takes steps without trainer.compile and trainer.grad_accumulation: leave them out"
+        )
+    model = LanguageModel(config.model, VOCAB_SIZE).to(setup.device)
+    model.use_attention(setup.attention_path)
+    optimizer = make_optimizer(model, config.optimizer)
+    windows = torch.randint(VOCAB_SIZE, (config.trainer.batch_size, config.model.block_size + 1)).to(setup.device)
+    scale = loss_scale(setup.precision, config.trainer.batch_size * config.model.block_size)
+
+    def step() -> Tensor:
+        loss = loss_of(in_precision(model, setup.precision), windows)
+        (loss * scale).backward()
+        unscale_gradients(model, scale)
+        optimizer.clip_gradients(config.optimizer.grad_clip)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return model, optimizer, step
+
+
 class TimedRun(Run):
     """A run that notes after how many seconds of training it had which loss."""
 
@@ -51,8 +86,10 @@ def trained(arguments: list[str]) -> TimedRun:
     with tempfile.TemporaryDirectory() as folder:
         run = TimedRun(train_config([*arguments, "trainer.sample_length=0", "trainer.probe=''"]), Path(folder))
         run.open_folder()
+        succeeded = False
         try:
             train(run, StopSignal())
+            succeeded = True
         finally:
-            run.tracker.close(succeeded=True)
+            run.tracker.close(succeeded)
     return run

@@ -15,32 +15,20 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-import torch.nn.functional as F
 
+from benchmarks.runs import model_to_step
 from benchmarks.timing import median_seconds
 from configs.command_line import run_script
-from configs.schema import TrainConfig
-from model.language_model import LanguageModel
+from configs.schema import TrainConfig, TrainerConfig
 from training import checkpoint as checkpoints
 from training.device import choose_setup
-from training.optimizers import make_optimizer
 
 ROUNDS = 9
-VOCAB_SIZE = 65
 
 
 def main(arguments: list[str]) -> None:
-    config = TrainConfig()
-    choose_setup(config.trainer)
-    model = LanguageModel(config.model, VOCAB_SIZE)
-    optimizer = make_optimizer(model, config.optimizer)
-    windows = torch.randint(VOCAB_SIZE, (config.trainer.batch_size, config.model.block_size + 1))
-
-    def step() -> None:
-        F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
+    config = TrainConfig(trainer=TrainerConfig(device="cpu"))
+    model, optimizer, step = model_to_step(config, choose_setup(config.trainer))
     step()
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     with tempfile.TemporaryDirectory(dir=arguments[0] if arguments else None) as name:

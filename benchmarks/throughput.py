@@ -21,22 +21,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from torch import Tensor
 
-from benchmarks.runs import train_config
+from benchmarks.runs import VOCAB_SIZE, model_to_step, train_config
 from benchmarks.timing import median_seconds
 from configs.command_line import run_script
 from configs.schema import ModelConfig, UserError
 from model.generation import generate
 from model.language_model import LanguageModel, block_matrices
-from train import loss_of
 from training.device import choose_setup
 from training.evaluation import evaluate
-from training.optimizers import make_optimizer
-from training.precision import in_precision
 
 ROUNDS = 5
 TRAINED_STEPS, WRITTEN = 10, 100  # in a round
-VOCAB_SIZE = 65
-LARGE = 2048
+LARGE = {"cpu": 2048, "cuda": 8192, "mps": 4096}  # what keeps the device busy, and not for too long
 SIZES = [["experiment=nanogpt_cpu"]] + [
     [f"model.n_embd={width}", f"model.head_size={width // 4}", f"model.block_size={block_size}"]
     for width, block_size in product((64, 128, 256, 384), (64, 256))
@@ -56,23 +52,15 @@ def main(arguments: list[str]) -> None:
 def figures_of(arguments: list[str]) -> dict[str, object]:
     """The figures of one model."""
     config = train_config(arguments)
-    setup = choose_setup(config.trainer)
-    model = LanguageModel(config.model, VOCAB_SIZE).to(setup.device)
-    model.use_attention(setup.attention_path)
-    optimizer = make_optimizer(model, config.optimizer)
+    setup = choose_setup(config.trainer, dropout=config.model.dropout)
+    model, _, step = model_to_step(config, setup)
     ids = torch.randint(VOCAB_SIZE, (20_000,))
-    windows = torch.randint(VOCAB_SIZE, (config.trainer.batch_size, config.model.block_size + 1)).to(setup.device)
-    factor = torch.randn(LARGE, LARGE, device=setup.device, dtype=setup.precision)
+    large = LARGE[setup.device.type]
+    factor = torch.randn(large, large, device=setup.device, dtype=setup.precision)
 
     def train() -> None:
-        loss = torch.zeros(())
-        for _ in range(TRAINED_STEPS):
-            loss = loss_of(in_precision(model, setup.precision), windows)
-            loss.backward()
-            optimizer.clip_gradients(config.optimizer.grad_clip)
-            optimizer.step()
-            optimizer.zero_grad()
-        loss.item()  # waits for a GPU, too
+        losses = [step() for _ in range(TRAINED_STEPS)]
+        losses[-1].item()  # waits for a GPU, too
 
     jobs = {
         "train": train,
@@ -84,7 +72,7 @@ def figures_of(arguments: list[str]) -> dict[str, object]:
     characters = {"train": trained, "evaluate": len(ids) - 1, "write": WRITTEN}
     seconds = median_seconds(jobs, ROUNDS)
     gigaflops = flops_per_character(config.model, model) * trained / seconds["train"] / 1e9
-    peak = 2 * LARGE**3 / seconds["product"] / 1e9
+    peak = 2 * large**3 / seconds["product"] / 1e9
     held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
     if setup.device.type == "cuda":
         held = torch.cuda.max_memory_allocated(setup.device) / 2**20

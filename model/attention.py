@@ -26,6 +26,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from model.dropout import drop
+
 
 def visible_keys(
     query: Tensor, key: Tensor, causal: bool, padding_mask: Tensor | None
@@ -67,7 +69,7 @@ def plain_attention(
     weights = scores.softmax(-1)
     if blind is not None:
         weights = weights.masked_fill(blind, 0)
-    return F.dropout(weights, dropout) @ value, weights
+    return drop(weights, dropout) @ value, weights
 
 
 def fused_attention(
@@ -182,7 +184,7 @@ class MultiHeadAttention(nn.Module):
         check_dropout(dropout)
         self.n_head, self.head_size, self.block_size = n_head, head_size, block_size
         self.dropout, self.qk_norm, self.uniform = dropout, qk_norm, uniform
-        self.path = "fused"  # or "plain": which is faster depends on the device and the precision
+        self.path = "fused"  # or "plain": which is faster depends on device, precision and dropout
         width = n_head * head_size
         # The rows of one matrix hold query, key and value of every head: three projections for the price of one.
         self.qkv = nn.Linear(n_embd, width if uniform else 3 * width, bias=False)

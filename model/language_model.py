@@ -15,9 +15,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from configs.schema import ModelConfig
 from model.attention import Cache, MultiHeadAttention, check_length
+from model.dropout import Dropout, drop
 
 
 class ModelCache:
@@ -131,7 +133,7 @@ class Stream(nn.Module):
         self.n_gram_embedding = NGramEmbedding(order, rows, config.n_embd, config.n_gram_dropout) if order > 1 else None
         learned = config.positions == "learned"
         self.position_embedding = nn.Embedding(config.block_size, config.n_embd) if learned else None
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.head = nn.Linear(config.n_embd, vocab_size, bias=False)
         for module in self.modules():
@@ -141,10 +143,9 @@ class Stream(nn.Module):
 
     def forward(self, ids: Tensor, cache: ModelCache | None = None) -> Tensor:
         x = self.dropout(self.embedded(ids, None if cache is None else cache.ids))
-        x = x.to(next(self.blocks.parameters()).dtype)  # blocks compute in the number format of their matrices
         for number, block in enumerate(self.blocks):
             x = block(x, None if cache is None else cache.layers[number])
-        return self.head(normalised(x.to(self.head.weight.dtype), self.norm))
+        return self.head(normalised(x, self.norm))
 
     def embedded(self, ids: Tensor, earlier: Tensor | None = None) -> Tensor:
         """What the first block gets of ids (B, T) that follow the ids `earlier` (B, K): (B, T, C)."""
@@ -178,11 +179,11 @@ class NGramEmbedding(nn.Module):
         self.table = nn.Embedding(rows, n_embd)
 
     def forward(self, ids: Tensor) -> Tensor:
-        rows, weight = self.rows(ids), self.table.weight
+        rows, weight = self.rows(ids).flatten(0, 1), self.table.weight  # (B * T, order - 1)
         # On a CPU most time would go into the gradients of rows that did not come by. The compiler knows no sparse ones.
         sparse = weight.device.type == "cpu" and not torch.compiler.is_compiling()
-        rows = rows.flatten(0, 1)  # (B * T, order - 1)
-        kept = F.dropout(torch.ones(rows.shape, device=rows.device), self.dropout) if self.training else None
+        left_out = self.training and self.dropout > 0
+        kept = drop(torch.ones(rows.shape, device=rows.device), self.dropout) if left_out else None
         x = F.embedding_bag(rows, weight, mode="sum", sparse=sparse, per_sample_weights=kept)
         return x.view(*ids.shape, weight.size(1))
 
@@ -215,13 +216,17 @@ class Block(nn.Module):
         )
         nn.init.zeros_(self.attention.projection.weight)
         self.feed_forward = FeedForward(config.n_embd, config.activation) if config.feed_forward else None
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, cache: Cache | None = None) -> Tensor:
-        x = x + self.dropout(self.attention(normalised(x, self.norm), cache))
+        x = x + self.dropout(self.attention(self._input(x), cache))
         if self.feed_forward is not None:
-            x = x + self.dropout(self.feed_forward(normalised(x, self.norm)))
+            x = x + self.dropout(self.feed_forward(self._input(x)))
         return x
+
+    def _input(self, x: Tensor) -> Tensor:
+        """Normalised, and in the number format of the matrices, which may be half as long as that of x."""
+        return normalised(x, self.norm).to(self.attention.projection.weight.dtype)
 
 
 class FeedForward(nn.Module):
@@ -253,6 +258,7 @@ class SquaredReLU(torch.autograd.Function):
         return positive.square()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (positive,) = ctx.saved_tensors
         return torch.addcmul(positive.new_zeros(()), positive, gradient, value=2)

@@ -84,7 +84,7 @@ def test_every_path_gives_the_same_logits(rung: str, path: str) -> None:
         with torch.no_grad():
             plain = logits_of(model, ids, "plain")
             assert torch.allclose(logits_of(model, ids, path), plain, atol=1e-5)
-            for precision, tolerance in (("bfloat16", 5e-2), ("float16", 1e-2)):
+            for precision, tolerance in (("bfloat16", 2e-2), ("float16", 1e-2)):
                 half = logits_of(model, ids, path, precision)
                 assert half.dtype == torch.float32
                 assert float((half - plain).norm() / plain.norm()) < tolerance

@@ -88,6 +88,22 @@ def test_a_gpu_gives_the_same_bits_when_asked(tmp_path: Path) -> None:
         assert torch.equal(weight, weights[1][name])
 
 
+@pytest.mark.skipif(not HAS_CUDA, reason="no GPU is here")
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_a_gpu_goes_on_in_half_precision_with_muon_and_n_grams_left_out(tmp_path: Path, precision: str) -> None:
+    options = (
+        "trainer.device=cuda", f"trainer.precision={precision}", "optimizer=muon", "optimizer.warmup_steps=5",
+        "model.dropout=0.1", "model.n_gram_dropout=0.3", "hydra.run.dir=run",
+    )  # fmt: skip
+    result = script("train.py", *SMALL, *options, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    first = torch.load(tmp_path / "run" / "last.pt", weights_only=True)
+    assert first["best"]["loss_val"] < 3
+    result = script("train.py", "resume=run", "trainer.max_steps=30", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert torch.load(tmp_path / "run" / "last.pt", weights_only=True)["step"] == 30
+
+
 def test_torch_is_asked_for_determinism_and_released_from_it() -> None:
     try:
         choose_setup(TrainerConfig(device="cpu", threads=1, deterministic=True))
@@ -123,21 +139,23 @@ def test_cpu_auto_is_exact() -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "instructions", "asked", "taken"),
+    ("precision", "instructions", "dropout", "asked", "taken"),
     [
-        ("float32", True, "auto", "fused"),
-        ("bfloat16", False, "auto", "fused"),
-        ("bfloat16", True, "auto", "plain"),
-        ("bfloat16", True, "fused", "fused"),
-        ("float32", False, "plain", "plain"),
+        ("float32", True, 0.0, "auto", "fused"),
+        ("bfloat16", False, 0.0, "auto", "fused"),
+        ("bfloat16", True, 0.0, "auto", "plain"),
+        ("bfloat16", True, 0.0, "fused", "fused"),
+        ("float32", False, 0.0, "plain", "plain"),
+        ("float32", False, 0.1, "auto", "plain"),
+        ("float32", False, 0.1, "fused", "fused"),
     ],
 )
 def test_the_attention_path_is_the_faster_one_or_the_one_asked_for(
-    precision: str, instructions: bool, asked: str, taken: str
+    precision: str, instructions: bool, dropout: float, asked: str, taken: str
 ) -> None:
     config = TrainerConfig(device="cpu", precision=precision, attention_path=asked, threads=1)
     with mock.patch("torch.cpu.get_capabilities", return_value={"avx512_bf16": instructions}):
-        setup = choose_setup(config)
+        setup = choose_setup(config, dropout=dropout)
     assert setup.attention_path == taken
     assert f"attention {taken} (" in setup.reasons
 
@@ -150,6 +168,13 @@ def test_the_path_that_was_chosen_reaches_every_layer(
         run = Run(small_config, corpus, tmp_path)
         layers = [module for module in run.model.modules() if isinstance(module, MultiHeadAttention)]
         assert [layer.path for layer in layers] == [path] * small_config.model.n_layer
+
+
+def test_the_path_that_is_chosen_depends_on_the_dropout_of_the_model(
+    small_config: TrainConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    small_config.model.dropout = 0.1
+    assert Run(small_config, corpus, tmp_path).setup.attention_path == "plain"
 
 
 def test_a_compiler_that_fails_is_said_and_the_model_goes_on(caplog: pytest.LogCaptureFixture) -> None:

@@ -39,14 +39,14 @@ class Setup:
         }
 
 
-def choose_setup(config: TrainerConfig, device_key: str = "trainer.device") -> Setup:
-    """Choose device, precision, attention path and threads and tell torch.
+def choose_setup(config: TrainerConfig, device_key: str = "trainer.device", dropout: float = 0.0) -> Setup:
+    """Choose device, precision, attention path and threads for a model with this dropout and tell torch.
 
     Raises UserError, which speaks of the option `device_key`, for a device that is not here.
     """
     device, device_reason = choose_device(config.device, device_key)
     precision, precision_reason = _choose_precision(config.precision, device)
-    path, path_reason = _choose_attention_path(config.attention_path, device, precision)
+    path, path_reason = _choose_attention_path(config.attention_path, device, precision, dropout)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = config.threads or cores
     torch.set_num_threads(threads)
@@ -93,8 +93,10 @@ def _name(precision: torch.dtype) -> str:
 
 
 def _choose_precision(name: str, device: torch.device) -> tuple[torch.dtype, str]:
-    if name == "bfloat16" and device.type == "cpu" and not _processor_has_bfloat16():
-        return torch.bfloat16, "as asked, though this processor seems to have no instructions for it and may be slow"
+    if device.type == "cpu" and name in ("bfloat16", "float16") and not _processor_multiplies(name):
+        return getattr(
+            torch, name
+        ), "as asked, though this processor seems to have no instructions for it and may be slow"
     if name != "auto":
         return getattr(torch, name), "as asked"
     if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
@@ -102,18 +104,20 @@ def _choose_precision(name: str, device: torch.device) -> tuple[torch.dtype, str
     return torch.float32, f"the exact one, on {device.type}"
 
 
-def _processor_has_bfloat16() -> bool:
-    """Whether the processor multiplies bfloat16 itself; where it does not, torch emulates that slowly."""
-    return bool(torch.cpu.get_capabilities().get("avx512_bf16"))
+def _processor_multiplies(precision: str) -> bool:
+    """Whether the processor has instructions for bfloat16 or float16; where it has not, torch emulates them slowly."""
+    return bool(torch.cpu.get_capabilities().get({"bfloat16": "avx512_bf16", "float16": "avx512_fp16"}[precision]))
 
 
-def _choose_attention_path(name: str, device: torch.device, precision: torch.dtype) -> tuple[str, str]:
+def _choose_attention_path(name: str, device: torch.device, precision: torch.dtype, dropout: float) -> tuple[str, str]:
     """On CPUs what benchmarks/attention.py showed to be faster on those that were measured; elsewhere torch's own kernel."""
     if name != "auto":
         return name, "as asked"
     if device.type != "cpu":
         return "fused", f"torch's kernel for {device.type}"
-    if precision == torch.bfloat16 and _processor_has_bfloat16():
+    if dropout:
+        return "plain", "faster than fused with dropout on the processors measured"
+    if precision == torch.bfloat16 and _processor_multiplies("bfloat16"):
         return "plain", "faster than fused on the processors measured that have bfloat16 instructions"
     return "fused", "faster than plain on the processors measured"
 
@@ -122,13 +126,13 @@ def _keep_freed_memory() -> None:
     """Have glibc keep what a step frees for the next step.
 
     By default it gives large arrays back to the system, which hands out the same pages again, zeroed, thousands of times a
-    step. Does nothing where the C library is another one.
+    step. Does nothing where the C library is another one, or a glibc before 2.35, which takes no threshold so high.
     """
     with suppress(OSError, AttributeError, TypeError):
         mallopt = ctypes.CDLL(None).mallopt
         trim_threshold, mmap_threshold = -1, -3  # as <malloc.h> numbers them
-        mallopt(trim_threshold, 2**31 - 1)
-        mallopt(mmap_threshold, 2**30)
+        if mallopt(mmap_threshold, 2**30):
+            mallopt(trim_threshold, 2**31 - 1)
 
 
 _SHORTAGES = ("allocate memory", "Storage size calculation overflowed", "invalid dimension size")

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from configs.schema import UserError
 
-_MOST_UNREAD = 100  # steps
+MOST_UNREAD = 100  # steps; then they are to be read
 
 
 class Diverged(UserError):
@@ -17,7 +17,7 @@ class Diverged(UserError):
         last = f", last finite training loss {last_loss:.4f}" if math.isfinite(last_loss) else ""
         super().__init__(
             f"{what} is not a finite number at step {step} (learning rate {lr:.3g}{last}): stopped before it reached a saved "
-            "file. Try lower optimizer.lr, table_lr and n_gram_lr, or a longer optimizer.warmup_steps"
+            "file. Try lower optimizer.lr, table_lr and n_gram_lr, a longer optimizer.warmup_steps, or bfloat16 for float16"
         )
 
 
@@ -31,8 +31,6 @@ class Losses:
     def add(self, step: int, lr: float, loss: Tensor, grad_norm: Tensor) -> None:
         """Take a step's loss () and norm (), as they are on their device."""
         self.unread.append((step, lr, torch.stack((loss, grad_norm))))
-        if len(self.unread) == _MOST_UNREAD:
-            self.read()
 
     def read(self) -> None:
         """Have the latest loss and norm here. Raises Diverged for the first step of which one is not finite."""

@@ -1,10 +1,11 @@
 """Computing in half the bits: bfloat16 or float16 where nearly all of the work is, float32 wherever it decides the result.
 
-The matrices of the blocks are cast once for a step or an evaluation, and what flows between blocks has their format.
-Embeddings, head, bigram table, losses, gradients that the optimizer gets, its memory and the weights themselves stay
-float32 (Micikevicius et al., "Mixed Precision Training", 2018).
+The matrices of the blocks are cast once for a step or an evaluation, and so is what they are multiplied with. Embeddings,
+the stream between blocks, head, bigram table, losses, gradients that the optimizer gets, its memory and the weights
+themselves stay float32 (Micikevicius et al., "Mixed Precision Training", 2018).
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -12,10 +13,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from model.language_model import block_matrices
-
-# Gradients of a mean over a batch are too small for float16, whose least number is 6e-8. A power of two is exact, and a
-# fixed one keeps a run the same when it goes on. bfloat16 reaches as far as float32 does.
-_FLOAT16_LOSS_SCALE = 1024.0
 
 
 def in_precision(network: nn.Module, precision: torch.dtype) -> Callable[..., Tensor]:
@@ -29,9 +26,14 @@ def in_precision(network: nn.Module, precision: torch.dtype) -> Callable[..., Te
     return lambda *inputs: functional_call(network, cast, inputs)
 
 
-def loss_scale(precision: torch.dtype) -> float:
-    """What a loss is multiplied with before its gradients are computed, and these are divided by after."""
-    return _FLOAT16_LOSS_SCALE if precision == torch.float16 else 1.0
+def loss_scale(precision: torch.dtype, characters: int) -> float:
+    """What a loss, the mean over so many characters, is multiplied with before its gradients are computed; they are divided
+    by it after.
+
+    In float16, whose least number is 6e-8, gradients of a mean would be lost: so about those of a sum are computed. A power of
+    two is exact, and one that is always the same lets a run go on as it would have. bfloat16 reaches as far as float32.
+    """
+    return 2.0 ** max(10, math.ceil(math.log2(characters))) if precision == torch.float16 else 1.0
 
 
 def unscale_gradients(model: nn.Module, scale: float) -> None:

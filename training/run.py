@@ -24,7 +24,7 @@ from training.evaluation import evaluate
 from training.files import cut_short, first_free, length_of, remove_strays, write_text
 from training.folders import BEST, CONFIG, FILES, LAST, PREVIOUS, SAMPLES, SUMMARY, holds_a_run
 from training.initialization import new_model
-from training.losses import Diverged, Losses
+from training.losses import MOST_UNREAD, Diverged, Losses
 from training.optimizers import Optimizer, make_optimizer
 from training.previews import Previews
 from training.tracking import Tracker
@@ -53,7 +53,7 @@ class Run:
         self.config, self.corpus, self.folder = config, corpus, folder
         self.resumed_from = None if saved is None else folder / source
         self.same_as_saved = False  # whether last.pt says all that this run is
-        self.setup = choose_setup(config.trainer)
+        self.setup = choose_setup(config.trainer, dropout=config.model.dropout)
         torch.manual_seed(config.seed)
         model = new_model(config, corpus) if saved is None else checkpoints.model_from(saved, folder / source)
         model.use_attention(self.setup.attention_path)
@@ -62,9 +62,8 @@ class Run:
         self.name = uuid.uuid4().hex  # tells its files from any other run's
         self.step = 0  # optimizer updates so far
         self.best: dict[str, Any] = {"step": 0, "loss_val": math.inf, "waited": 0}  # waited: evaluations since
-        # The losses of the latest step and of the latest evaluation, which was after step `evaluated`.
         nothing = {"loss_train": math.nan, "evaluated": -1, "loss_val": math.nan, "loss_val_by_position": []}
-        self.latest: dict[str, Any] = nothing
+        self.latest: dict[str, Any] = nothing  # of the latest step, and of the evaluation after step `evaluated`
         self.losses = Losses()  # of the steps since they were last read
         self.points: dict[str, float] = {}  # of TensorBoard's curves, at this step
         self.seconds = {"train": 0.0, "eval": 0.0}
@@ -166,13 +165,17 @@ class Run:
         self.seconds["train"] += seconds
         self.points = {}
         self.losses.add(self.step, self.lr, loss, grad_norm)
+        if len(self.losses.unread) == MOST_UNREAD:
+            self.read_losses()
 
     def read_losses(self) -> None:
         """Learn the loss of the latest step, for which Python waits for a GPU. Raises Diverged if any was not finite."""
         started = time.perf_counter()
-        self.losses.read()
-        self.latest["loss_train"] = self.losses.loss
-        self.seconds["train"] += time.perf_counter() - started
+        try:
+            self.losses.read()
+        finally:
+            self.latest["loss_train"] = self.losses.loss
+            self.seconds["train"] += time.perf_counter() - started
 
     @property
     def ending(self) -> str | None:
