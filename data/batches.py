@@ -9,7 +9,6 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -28,19 +27,21 @@ class Batches:
 
     def windows(self, step: int) -> Tensor:
         """The ids (batch_size, block_size + 1), int64, of step 0, 1, 2, ..."""
-        starts = torch.from_numpy(self.starts(step)).to(self.ids.device)
-        return self.ids[starts[:, None] + self._window].long()
+        return self.ids[self.starts(step)[:, None] + self._window].long()
 
-    def starts(self, step: int) -> NDArray[np.int64]:
-        """Where the windows of a step begin in the text (batch_size,)."""
-        places = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
-        epochs, places_in_epoch = np.divmod(places, self.windows_per_epoch)
-        return np.concatenate(
-            [self._epoch(int(epoch))[places_in_epoch[epochs == epoch]] for epoch in np.unique(epochs)]
-        )
+    def starts(self, step: int) -> Tensor:
+        """Where the windows of a step begin in the text (batch_size,), int64."""
+        epoch, place = divmod(step * self.batch_size, self.windows_per_epoch)
+        parts, wanted = [], self.batch_size
+        while wanted:
+            parts.append(self._epoch(epoch)[place : place + wanted])
+            wanted -= len(parts[-1])
+            epoch, place = epoch + 1, 0
+        return torch.cat(parts)
 
-    def _draw_epoch(self, epoch: int) -> NDArray[np.int64]:
+    def _draw_epoch(self, epoch: int) -> Tensor:
         random = np.random.default_rng((self.seed, epoch))
         slack = len(self.ids) - 1 - self.windows_per_epoch * self.block_size
         offset = random.integers(slack + 1)
-        return offset + random.permutation(self.windows_per_epoch) * self.block_size
+        starts = offset + random.permutation(self.windows_per_epoch) * self.block_size
+        return torch.from_numpy(starts).to(self.ids.device)  # once an epoch: a GPU would have to wait for it

@@ -40,7 +40,7 @@ def test_an_epoch_has_every_character_once_but_for_the_ends(
         return
     batches = Batches(torch.zeros(characters), block_size, batch_size, seed)
     per_epoch = batches.windows_per_epoch
-    starts = np.concatenate([batches.starts(step) for step in range(2 * per_epoch // batch_size + 1)])
+    starts = torch.cat([batches.starts(step) for step in range(2 * per_epoch // batch_size + 1)]).numpy()
     for epoch in range(2):
         visited = starts[epoch * per_epoch : (epoch + 1) * per_epoch]
         targets = (visited[:, None] + np.arange(1, block_size + 1)).ravel()
