@@ -81,15 +81,15 @@ def test_muon_is_for_the_matrices_of_blocks() -> None:
 def test_singular_values_come_near_one_and_their_vectors_stay() -> None:
     torch.manual_seed(0)
     for rows, columns in ((6, 6), (12, 4), (4, 12)):
-        matrices = torch.randn(5, rows, columns)
-        left, values, right = torch.linalg.svd(matrices, full_matrices=False)
+        left, _, right = torch.linalg.svd(torch.randn(5, rows, columns), full_matrices=False)
+        values = torch.logspace(0, -2.4, min(rows, columns))  # down to 1/250
+        matrices = left @ values.diag() @ right
         # In the singular vectors of what went in, what came out is diagonal.
         turned = left.mT @ orthogonal(matrices) @ right.mT
         diagonal = turned.diagonal(dim1=-2, dim2=-1)
         assert torch.allclose(turned, torch.diag_embed(diagonal), atol=1e-4)
-        strong = diagonal[values > 0.05 * values.norm(dim=-1, keepdim=True)]
-        assert float(strong.min()) > 0.65
-        assert float(strong.max()) < 1.25
+        assert float(diagonal.min()) > 0.65
+        assert float(diagonal.max()) < 1.25
     assert torch.equal(orthogonal(torch.zeros(1, 2, 3)), torch.zeros(1, 2, 3))
 
 
@@ -135,7 +135,12 @@ def test_two_steps_of_adagrad_are_the_formula_and_rows_that_did_not_come_by_stay
     for came_by in ([3, 7, 8], [7, 9]):
         gradient = torch.zeros_like(table)
         gradient[came_by] = torch.randn(len(came_by), 10)
-        table.grad = gradient.to_sparse(1) if layout == torch.sparse_coo else gradient.clone()
+        if layout == torch.sparse_coo:  # as it comes from a batch in which every row came by twice
+            table.grad = torch.sparse_coo_tensor(
+                torch.tensor([came_by * 2]), gradient[came_by * 2] / 2, gradient.shape, check_invariants=True
+            )
+        else:
+            table.grad = gradient.clone()
         optimizer.step()
         for row in came_by:
             sums[row] += gradient[row].square().mean()

@@ -187,9 +187,9 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -
         group["lr"] = float(before["lr"])
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for number, memory in state.items():  # torch would take any shape, and fail at the next step
-        for value in memory.values():
-            fits = value.shape in (parameters[number].shape, (len(parameters[number]), 1))  # or a number for each row
-            if value.dim() and (not fits or not bool(torch.isfinite(value).all())):
+        for name, value in memory.items():
+            shape = (len(parameters[number]), 1) if name == "sums" else parameters[number].shape
+            if value.dim() and (value.shape != shape or not bool(torch.isfinite(value).all())):
                 raise ValueError(f"parameter {number} has a memory of another shape, or one that is not finite")
     if state and len(state) != len(parameters):
         raise ValueError(f"a memory for {len(state)} of {len(parameters)} parameters")

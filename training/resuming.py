@@ -19,6 +19,7 @@ MAY_CHANGE = {
     "data.path",
     "optimizer.lr",
     "optimizer.table_lr",
+    "optimizer.n_gram_lr",
     "trainer.max_steps",
     "trainer.max_minutes",
     "trainer.eval_interval",
@@ -32,6 +33,7 @@ MAY_CHANGE = {
     "trainer.attention_path",
     "trainer.threads",
     "trainer.compile",
+    "trainer.profile",
     "trainer.deterministic",
 }
 ENDINGS = ("finished", "early_stopped", "time_limit")  # what summary.json says of a run that has ended in order
