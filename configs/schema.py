@@ -55,7 +55,7 @@ def option(
 class ModelConfig:
     name: str = option("gpt", "what run folders and tables call this model")
     block_size: int = option(64, "characters the model sees at once", least=1, also="context context_length seq_len")
-    n_layer: int = option(4, "blocks; 0: the bigram table alone", least=0, most=1000, also="layers depth")
+    n_layer: int = option(2, "blocks; 0: the bigram table alone", least=0, most=1000, also="layers depth")
     n_head: int = option(4, "attention heads in each block", least=1, most=10_000, also="heads num_heads")
     head_size: int = option(32, "width of one head, free of n_embd and n_head", least=1, also="head_dim")
     n_embd: int = option(128, "width of the stream between blocks", least=1, also="width d_model hidden_size")
@@ -106,7 +106,7 @@ class OptimizerConfig:
     schedule: str = option("linear", "shape of the cool-down", choices=("linear", "cosine", "constant"))
     cooldown_fraction: float = option(0.6, "share of the steps, the last ones, that cool down", least=0, most=1)
     final_lr_fraction: float = option(0.01, "what is left of lr at the last step", least=0, most=1, also="min_lr")
-    grad_clip: float = option(1.0, "largest norm of the gradient; 0: no clipping", least=0)
+    grad_clip: float = option(1.0, "largest norm of the gradient, n-grams' apart; 0: any", least=0)
 
 
 @dataclass
@@ -277,11 +277,13 @@ def _train_problems(config: TrainConfig) -> Iterator[str]:
         yield f"model.name={model.name!r} names folders: write letters, digits, dots, dashes and underscores only"
     if model.n_layer == 0 and not model.bigram:
         yield "model.n_layer=0 with model.bigram=false leaves nothing to train: turn the table on or add a layer"
-    if model.n_layer == 0 and model.n_previous > 0:
-        yield f"model.n_layer=0 is the bigram table alone, which has no room for model.n_previous={model.n_previous}: set it to 0"
-    if model.n_layer == 0 and model.n_gram_order > 1:
-        order = model.n_gram_order
-        yield f"model.n_layer=0 is the bigram table alone, which has no room for model.n_gram_order={order}: set it to 0"
+    for option_name in ("n_previous", "n_gram_order"):
+        if model.n_layer == 0 and (value := getattr(model, option_name)) > 0:
+            yield f"model.n_layer=0 is the bigram table alone, with no room for model.{option_name}={value}: set it to 0"
+    if model.n_layer > 0 and model.n_gram_order == 1:
+        yield "model.n_gram_order=1 would be the character itself, which has its embedding: write 0 for none, or 2 or more"
+    if model.n_layer == 0 and config.optimizer.name == "muon":
+        yield "optimizer=muon learns the matrices of blocks, and model.n_layer=0 has none: use optimizer=adamw"
     if model.n_layer > 0 and model.positions == "rotary" and model.head_size % 2:
         yield f"model.positions=rotary turns pairs of numbers, so model.head_size={model.head_size} must be even"
     if model.n_layer > 0 and model.attention == "uniform":

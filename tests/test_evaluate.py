@@ -151,6 +151,8 @@ def test_what_cannot_be_evaluated_is_refused(trained: Path, tmp_path: Path) -> N
         refused(
             told(f"data.path={name}"), f"the all part has {len(text)} characters that the model knows, and 2 are needed"
         )
+    shares = "data.validation_fraction=0.1 and data.test_fraction=0.95 leave nothing to train on"
+    refused(told("data.path=single", "data.test_fraction=0.95"), shares)
     (tmp_path / "wrong").write_bytes(b"\xff\xfe\x00")
     refused(told("data.path=wrong"), "wrong is UTF-16")
     refused(script("evaluate.py", cwd=tmp_path), f"no trained model in {tmp_path / 'runs'}")

@@ -76,8 +76,8 @@ def test_all_problems_come_at_once() -> None:
 
 IMPOSSIBLE = {
     "nothing to train": ModelConfig(n_layer=0, bigram=False, n_previous=0, n_gram_order=0),
-    "has no room for model.n_previous=2": ModelConfig(n_layer=0, n_gram_order=0),
-    "has no room for model.n_gram_order=7": ModelConfig(n_layer=0, n_previous=0),
+    "with no room for model.n_previous=2": ModelConfig(n_layer=0, n_gram_order=0),
+    "with no room for model.n_gram_order=7": ModelConfig(n_layer=0, n_previous=0),
     "model.head_size=7 must be even": ModelConfig(head_size=7),
     "no queries or keys to turn": ModelConfig(attention="uniform", qk_norm=False),
     "no queries or keys to normalise": ModelConfig(attention="uniform", positions="none"),

@@ -141,6 +141,17 @@ def test_what_cannot_be_resumed_is_refused(trained: Path) -> None:
     assert not (home / "other").exists()
 
 
+@pytest.mark.parametrize(
+    ("steps", "words"), [(7, "no step was profiled: the run ended within its first 7"), (9, "2 steps, the slowest")]
+)
+def test_a_profile_of_a_short_run_says_what_it_shows(tmp_path: Path, steps: int, words: str) -> None:
+    options = ("debug=profile", f"trainer.max_steps={steps}", "hydra.run.dir=run")
+    result = script("train.py", *SMALL, *options, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert words in result.stderr
+    assert ((tmp_path / "run" / "trace.json").exists(), "trace.json" in result.stdout) == (steps > 7, steps > 7)
+
+
 def test_a_profile_says_where_the_time_went(tmp_path: Path) -> None:
     result = script("train.py", *SMALL, "debug=profile", "data=playlet", "hydra.run.dir=run", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
