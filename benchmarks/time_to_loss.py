@@ -20,7 +20,7 @@ from benchmarks.runs import TimedRun, trained
 from configs.command_line import run_script
 from configs.schema import UserError
 
-BASELINE = ["experiment=nanogpt_cpu", "trainer.eval_interval=100"]
+BASELINE = ["experiment=nanogpt_cpu", "trainer.eval_interval=250"]
 SPRINT = ["experiment=sprint", "trainer.eval_interval=10"]
 
 
