@@ -145,7 +145,13 @@ def test_what_cannot_be_resumed_is_refused(trained: Path) -> None:
     ("steps", "words"), [(7, "no step was profiled: the run ended within its first 7"), (9, "2 steps, the slowest")]
 )
 def test_a_profile_of_a_short_run_says_what_it_shows(tmp_path: Path, steps: int, words: str) -> None:
-    options = ("debug=profile", f"trainer.max_steps={steps}", "hydra.run.dir=run")
+    options = (
+        "debug=profile",
+        "data=playlet",
+        "data.characters=20000",
+        f"trainer.max_steps={steps}",
+        "hydra.run.dir=run",
+    )
     result = script("train.py", *SMALL, *options, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert words in result.stderr

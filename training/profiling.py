@@ -28,11 +28,13 @@ def profiling(path: Path, wanted: bool) -> Iterator[Callable[[], object]]:
 
     def report(seen: profile) -> None:
         nonlocal shown
+        steps = min(seen.step_num - _BEFORE - _WARMUP, _STEPS)
+        if steps == 0:  # what followed the last step was seen alone
+            return
         shown = True
         seen.export_chrome_trace(str(path))
         busiest = "self_device_time_total" if torch.cuda.is_initialized() else "self_cpu_time_total"
         table = seen.key_averages().table(busiest, row_limit=_ROWS, max_name_column_width=40)
-        steps = min(seen.step_num - _BEFORE - _WARMUP, _STEPS)
         log.info("%d steps, the slowest operations first:\n%s", steps, table)
         log.info("open %s in https://ui.perfetto.dev to see every operation", path)
 
