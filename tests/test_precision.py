@@ -54,6 +54,16 @@ def test_gradients_are_float32_and_near_the_exact_ones(rung: str, precision: tor
         assert float((half[name] - gradient).norm()) < tolerance * float(gradient.norm()) + 1e-6, name
 
 
+def test_the_loss_scale_is_a_power_of_two_that_grows_with_the_batch() -> None:
+    assert [loss_scale(torch.float16, characters) for characters in (1, 1024, 1025, 16_384)] == [
+        1024,
+        1024,
+        2048,
+        16_384,
+    ]
+    assert loss_scale(torch.bfloat16, 16_384) == loss_scale(torch.float32, 16_384) == 1
+
+
 def test_gradients_too_small_for_float16_are_not_lost() -> None:
     model, ids = woken(replace(RUNGS["gpt"], bigram=False)), torch.randint(V, (4, 12))
     assert model.stream is not None

@@ -7,7 +7,16 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from configs.command_line import CONFIGS, CommandLine
-from configs.schema import DataConfig, ModelConfig, SampleConfig, TrainConfig, options, problems, values
+from configs.schema import (
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    SampleConfig,
+    TrainConfig,
+    options,
+    problems,
+    values,
+)
 
 
 def test_the_defaults_have_no_problem() -> None:
@@ -78,11 +87,18 @@ IMPOSSIBLE = {
     "nothing to train": ModelConfig(n_layer=0, bigram=False, n_previous=0, n_gram_order=0),
     "with no room for model.n_previous=2": ModelConfig(n_layer=0, n_gram_order=0),
     "with no room for model.n_gram_order=7": ModelConfig(n_layer=0, n_previous=0),
+    "model.n_gram_order=1 would be the character itself": ModelConfig(n_gram_order=1),
     "model.head_size=7 must be even": ModelConfig(head_size=7),
     "no queries or keys to turn": ModelConfig(attention="uniform", qk_norm=False),
     "no queries or keys to normalise": ModelConfig(attention="uniform", positions="none"),
     "model.name='a/b'": ModelConfig(name="a/b"),
 }
+
+
+def test_muon_without_blocks_is_refused() -> None:
+    table = ModelConfig(n_layer=0, n_previous=0, n_gram_order=0)
+    (problem,) = problems(TrainConfig(model=table, optimizer=OptimizerConfig(name="muon")))
+    assert "optimizer=muon learns the matrices of blocks, and model.n_layer=0 has none" in problem
 
 
 @pytest.mark.parametrize("words", IMPOSSIBLE)

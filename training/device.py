@@ -93,12 +93,10 @@ def _name(precision: torch.dtype) -> str:
 
 
 def _choose_precision(name: str, device: torch.device) -> tuple[torch.dtype, str]:
-    if device.type == "cpu" and name in ("bfloat16", "float16") and not _processor_multiplies(name):
-        return getattr(
-            torch, name
-        ), "as asked, though this processor seems to have no instructions for it and may be slow"
     if name != "auto":
-        return getattr(torch, name), "as asked"
+        emulated = device.type == "cpu" and name != "float32" and not _processor_multiplies(name)
+        doubt = ", though this processor seems to have no instructions for it and may be slow" if emulated else ""
+        return getattr(torch, name), f"as asked{doubt}"
     if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
         return torch.bfloat16, "this GPU has it in hardware"
     return torch.float32, f"the exact one, on {device.type}"
