@@ -6,6 +6,7 @@ The commands that people need first:
     python evaluate.py checkpoint=runs/NAME stride=1       each character after as many others as the model can see
     python evaluate.py data.path=other.txt                 on any other text, all of it
     python evaluate.py split=train json=true               for scripts: one line of JSON
+    python evaluate.py inspect=true checkpoint=best.pt     what the checkpoint holds
 
 Without a stride, this is the number that training reported. Figures go to standard output, everything else to standard error.
 """
@@ -17,8 +18,9 @@ import sys
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # nothing is lost, and no traceback is needed
 
+from configs.checks import data_problems
 from configs.command_line import CommandLine
-from configs.schema import DataConfig, EvaluateConfig, OtherTextConfig, TrainConfig, UserError, data_problems
+from configs.schema import DataConfig, EvaluateConfig, OtherTextConfig, TrainConfig, UserError
 
 COMMAND_LINE = CommandLine("evaluate", EvaluateConfig, __doc__)
 if __name__ == "__main__":  # help and refusals do not wait for torch
@@ -41,6 +43,7 @@ from training.checkpoint import Checkpoint, configuration_of
 from training.device import Setup, choose_setup, torch_errors_in_words
 from training.evaluation import Evaluation, evaluate, position_groups
 from training.folders import checkpoint_to_read
+from training.inspection import contents, lines
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,10 @@ def main(config: EvaluateConfig) -> None:
     with torch_errors_in_words():
         path = checkpoint_to_read(config.checkpoint)
         checkpoint = checkpoints.load(path)
+        if config.inspect:
+            held = contents(checkpoint, path)
+            print(json.dumps(held, allow_nan=False) if config.json else "\n".join(lines(held)), flush=True)
+            return
         trained = configuration_of(checkpoint)
         setup = setup_of(checkpoint, trained, config.device)
         model = checkpoints.model_from(checkpoint, path).to(setup.device)
@@ -105,13 +112,14 @@ def setup_of(checkpoint: Checkpoint, trained: TrainConfig, device: str | None) -
     made_with = checkpoint["versions"]
     if device is not None and device != made_with["device"]:
         return choose_setup(replace(trained.trainer, device=device), "device")
-    as_in_training = replace(
-        trained.trainer,
-        device=made_with["device"],
-        precision=made_with["precision"],
-        attention_path=made_with["attention"],
-        threads=int(made_with["threads"]),
-    )
+    with checkpoints.taken_for_damage("the checkpoint is damaged: it does not say how it was computed"):
+        as_in_training = replace(
+            trained.trainer,
+            device=made_with["device"],
+            precision=made_with["precision"],
+            attention_path=made_with["attention"],
+            threads=int(made_with["threads"]),
+        )
     return choose_setup(as_in_training, "device")
 
 

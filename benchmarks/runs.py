@@ -10,9 +10,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
+from configs.checks import problems
 from configs.command_line import CONFIGS, CommandLine
 from configs.overrides import OverrideReader, yaml_groups
-from configs.schema import TrainConfig, UserError, problems
+from configs.schema import TrainConfig, UserError
 from data import corpus as texts
 from model.language_model import LanguageModel
 from train import loss_of, train

@@ -25,7 +25,7 @@ from benchmarks.runs import VOCAB_SIZE, model_to_step, train_config
 from benchmarks.timing import median_seconds
 from configs.command_line import run_script
 from configs.schema import ModelConfig, UserError
-from model.generation import generate
+from model.generation import Choice, generate
 from model.language_model import LanguageModel, block_matrices
 from training.device import choose_setup
 from training.evaluation import evaluate
@@ -65,7 +65,7 @@ def figures_of(arguments: list[str]) -> dict[str, object]:
     jobs = {
         "train": train,
         "evaluate": lambda: evaluate(model, ids, setup),
-        "write": lambda: list(generate(model, ids[:1], WRITTEN, torch.Generator())),
+        "write": lambda: list(generate(model, ids[:1], WRITTEN, [torch.Generator()], Choice())),
         "product": lambda: (factor @ factor)[0, 0].item(),
     }
     trained = TRAINED_STEPS * config.trainer.batch_size * config.model.block_size

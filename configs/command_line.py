@@ -28,8 +28,9 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from configs.checks import problems
 from configs.overrides import OverrideReader, override_of, yaml_groups
-from configs.schema import UserError, options, problems
+from configs.schema import UserError, options
 
 CONFIGS = Path(__file__).parent
 _COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)

@@ -1,10 +1,9 @@
 """Every option of Quillet on one page: its type, default, meaning and limits.
 
 The YAML groups beside this file choose values; this file says which values exist. It imports no torch, so help,
-completion and refusals are instant. `problems` lists everything wrong with a composed configuration at once.
+completion and refusals are instant. configs/checks.py says what is wrong with values.
 """
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -160,12 +159,19 @@ class SampleConfig:
         None, r"text to go on from; \n is a line end, \t a tab", free_text=True, also="start text"
     )
     prompt_file: str | None = option(None, "a file with the prompt; -: standard input", free_text=True)
+    interactive: bool = option(False, "write a text together, a turn each", also="chat conversation")
     length: int = option(500, "new characters after the prompt", least=0, also="max_new_tokens num_chars")
+    stop: str | None = option(None, r"end a text before these characters, as \n\n", free_text=True, also="end until")
     temperature: float = option(0.8, "0: always the likeliest character; 1: as the model says", least=0, also="temp")
     top_k: int | None = option(None, "choose among this many likeliest characters", least=1)
     top_p: float | None = option(None, "choose among the likeliest that hold this share", above=0, most=1)
+    min_p: float | None = option(None, "leave out those less likely than this times the likeliest", above=0, most=1)
     seed: int | None = option(None, "same seed, same text; null: a new one, which is printed", least=0, most=2**31 - 1)
-    num_samples: int = option(1, "how many texts", least=1)
+    num_samples: int = option(1, "how many texts", least=1, also="batch")
+    exact_window: bool = option(False, "slow: always see precisely the last block_size")
+    novelty: bool = option(False, "say how much of the texts is copied from training", also="verbatim memorised")
+    report: str | None = option(None, "write a page on the text to this file.html", free_text=True, also="html")
+    report_text: str | None = option(None, "make the page of this file instead of writing", free_text=True)
     on_unknown: str = option("error", "what to do with characters never seen", choices=("error", "drop"))
     device: str = option("cpu", "auto, cpu, cuda, cuda:1, mps")
 
@@ -191,6 +197,7 @@ class EvaluateConfig:
         None, "characters from window to window; null: block_size", least=1, also="step overlap"
     )
     on_unknown: str = option("error", "what to do with characters never seen", choices=("error", "skip"))
+    inspect: bool = option(False, "say what the checkpoint holds, without a text", also="info show")
     json: bool = option(False, "print one line of JSON", also="format")
     device: str | None = option(None, "auto, cpu, cuda, cuda:1, mps; null: as in training")
 
@@ -200,101 +207,21 @@ def literal(text: str) -> str:
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", text)  # a backslash before ${ is halved on reading, as are those before it
 
 
-def problems(config: object) -> list[str]:
-    """Everything wrong with the values of a script's configuration, one sentence each; empty if all is well."""
-    found = [problem for key, value, metadata in _leaves(config) for problem in _limit_problems(key, value, metadata)]
-    if isinstance(config, TrainConfig | EvaluateConfig):
-        found += data_problems(config.data)
-    if isinstance(config, TrainConfig):
-        found += _train_problems(config)
-    elif isinstance(config, SampleConfig) and config.prompt is not None and config.prompt_file is not None:
-        found.append("prompt and prompt_file are both given: give one of them")
-    return found
-
-
 def options(schema: type) -> dict[str, dict[str, Any]]:
     """{"model.block_size": metadata, ...} for every option of a configuration class, in order."""
-    return {key: metadata for key, _, metadata in _leaves(schema())}
+    return {key: metadata for key, _, metadata in leaves(schema())}
 
 
 def values(config: object) -> dict[str, Any]:
     """{"model.block_size": 64, ...} for every option of a configuration, in order."""
-    return {key: value for key, value, _ in _leaves(config)}
+    return {key: value for key, value, _ in leaves(config)}
 
 
-def _leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Key, value and metadata of every option of a configuration, in order."""
     for entry in fields(config):
         value = getattr(config, entry.name)
         if is_dataclass(value):
-            yield from _leaves(value, f"{prefix}{entry.name}.")
+            yield from leaves(value, f"{prefix}{entry.name}.")
         else:
             yield prefix + entry.name, value, entry.metadata
-
-
-def _limit_problems(key: str, value: Any, metadata: Any) -> Iterator[str]:
-    if value is None:
-        return
-    if metadata["choices"] and value not in metadata["choices"]:
-        yield f"{key}={value} is not one of {', '.join(metadata['choices'])}"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return
-    words = {"least": "at least", "most": "at most", "above": "above", "below": "below"}
-    holds = {
-        "least": lambda limit: value >= limit,
-        "most": lambda limit: value <= limit,
-        "above": lambda limit: value > limit,
-        "below": lambda limit: value < limit,
-    }
-    limits = dict(metadata["limits"])
-    if isinstance(value, int):
-        limits.setdefault("most", 2**31 - 1)
-    if not math.isfinite(value):
-        yield f"{key}={value} is refused: it must be a finite number"
-    elif not all(holds[name](limit) for name, limit in limits.items()):
-        wanted = " and ".join(f"{words[name]} {limit}" for name, limit in limits.items())
-        yield f"{key}={value} is refused: it must be {wanted}"
-
-
-def data_problems(data: DataConfig | OtherTextConfig) -> Iterator[str]:
-    """What is wrong with the values of a text's options together, one sentence each."""
-    validation, test = data.validation_fraction, data.test_fraction
-    if (validation or 0) + (test or 0) >= 1:
-        yield (
-            f"data.validation_fraction={validation} and data.test_fraction={test} leave nothing to train on: "
-            "together they must be below 1"
-        )
-    if data.path == "":
-        yield "data.path is empty: name a file, or leave it out"
-    elif data.name == "text" and data.path is None:
-        yield "data=text needs a file: add data.path=FILE"
-    if data.name == "playlet" and data.path is not None:
-        yield f"data=playlet writes its own text and cannot read data.path={data.path}: use data=text"
-
-
-def _train_problems(config: TrainConfig) -> Iterator[str]:
-    model, data, trainer = config.model, config.data, config.trainer
-    if not re.fullmatch(r"[\w.-]+", model.name, re.ASCII):
-        yield f"model.name={model.name!r} names folders: write letters, digits, dots, dashes and underscores only"
-    if model.n_layer == 0 and not model.bigram:
-        yield "model.n_layer=0 with model.bigram=false leaves nothing to train: turn the table on or add a layer"
-    for option_name in ("n_previous", "n_gram_order"):
-        if model.n_layer == 0 and (value := getattr(model, option_name)) > 0:
-            yield f"model.n_layer=0 is the bigram table alone, with no room for model.{option_name}={value}: set it to 0"
-    if model.n_layer > 0 and model.n_gram_order == 1:
-        yield "model.n_gram_order=1 would be the character itself, which has its embedding: write 0 for none, or 2 or more"
-    if model.n_layer == 0 and config.optimizer.name == "muon":
-        yield "optimizer=muon learns the matrices of blocks, and model.n_layer=0 has none: use optimizer=adamw"
-    if model.n_layer > 0 and model.positions == "rotary" and model.head_size % 2:
-        yield f"model.positions=rotary turns pairs of numbers, so model.head_size={model.head_size} must be even"
-    if model.n_layer > 0 and model.attention == "uniform":
-        if model.positions == "rotary":
-            yield "model.attention=uniform has no queries or keys to turn: set model.positions to learned or none"
-        if model.qk_norm:
-            yield "model.attention=uniform has no queries or keys to normalise: set model.qk_norm=false"
-    if not data.urls or not all(isinstance(url, str) for url in data.urls):
-        yield f"data.urls={data.urls} is refused: it must be a list of at least one address"
-    if trainer.batch_size >= 1 and trainer.grad_accumulation >= 1 and trainer.batch_size % trainer.grad_accumulation:
-        yield (
-            f"trainer.batch_size={trainer.batch_size} cannot be cut into "
-            f"trainer.grad_accumulation={trainer.grad_accumulation} equal parts"
-        )

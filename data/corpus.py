@@ -111,6 +111,8 @@ def name_of(config: DataConfig) -> str:
 def read_text(path: Path) -> str:
     """The text of a UTF-8 file, as `decoded` says. Raises UserError that says what is wrong with the file."""
     try:
+        if path.is_char_device() or path.is_block_device():
+            raise UserError(f"cannot read the text {path}: it is a device, which may never end, and no file")
         raw = path.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read the text {path}: {error.strerror or error}") from error

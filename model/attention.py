@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.dropout import drop
+from model.projection import Projection
 
 
 def visible_keys(
@@ -143,21 +144,31 @@ class CausalSelfAttentionHead(nn.Module):
 
 
 class Cache:
-    """What one layer keeps of the characters so far: their values and, unless it averages, their keys, (B, H, K, S) each."""
+    """What one layer keeps of the characters so far: their values and, unless it averages, their keys, (B, H, K, S) each.
 
-    def __init__(self) -> None:
-        self.kept: tuple[Tensor, ...] = ()
+    They lie in arrays with room for `room` characters, so that new ones are written beside the others and none is moved.
+    """
+
+    def __init__(self, room: int) -> None:
+        self.room, self.length = room, 0
+        self.arrays: list[Tensor] = []  # (B, H, room, S)
 
     def __len__(self) -> int:
         """K, the number of characters so far."""
-        return self.kept[0].size(-2) if self.kept else 0
+        return self.length
 
-    def append(self, *new: Tensor) -> tuple[Tensor, ...]:
+    def append(self, *new: Tensor) -> list[Tensor]:
         """Add those of new characters, (B, H, T, S) each; returns all that are kept."""
-        if self.kept:
-            new = tuple(torch.cat(pair, dim=-2) for pair in zip(self.kept, new, strict=True))
-        self.kept = new
-        return new
+        if not self.arrays:
+            self.arrays = [part.new_empty(*part.shape[:2], self.room, part.size(-1)) for part in new]
+        start, self.length = self.length, self.length + new[0].size(-2)
+        for array, part in zip(self.arrays, new, strict=True):
+            array[:, :, start : self.length] = part
+        return [array[:, :, : self.length] for array in self.arrays]
+
+    def repeat(self, times: int) -> None:
+        """Repeat the one text read so far, so that each copy can go on differently."""
+        self.arrays = [array.expand(times, -1, -1, -1).contiguous() for array in self.arrays]
 
 
 class MultiHeadAttention(nn.Module):
@@ -187,8 +198,8 @@ class MultiHeadAttention(nn.Module):
         self.path = "fused"  # or "plain": which is faster depends on device, precision and dropout
         width = n_head * head_size
         # The rows of one matrix hold query, key and value of every head: three projections for the price of one.
-        self.qkv = nn.Linear(n_embd, width if uniform else 3 * width, bias=False)
-        self.projection = nn.Linear(width, n_embd, bias=False)
+        self.qkv = Projection(n_embd, width if uniform else 3 * width)
+        self.projection = Projection(width, n_embd)
         self.rotation = Rotation(head_size, block_size) if rotary else None
 
     def forward(self, x: Tensor, cache: Cache | None = None) -> Tensor:

@@ -1,6 +1,8 @@
-"""From logits to text: the distribution of the next character, its filters, and a stream of drawn characters."""
+"""From logits to text: the distribution of the next character, its filters, and streams of drawn characters."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -9,54 +11,92 @@ from configs.schema import UserError
 from model.language_model import LanguageModel, evaluating
 
 
-def next_distribution(
-    logits: Tensor, temperature: float, top_k: int | None = None, top_p: float | None = None
-) -> Tensor:
-    """Probabilities (V,) in float64 of the next character, from its logits (V,).
+@dataclass(frozen=True)
+class Choice:
+    """How the next character is chosen, as the options of the same names say; without more, as the model says."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+
+
+def next_distribution(logits: Tensor, choice: Choice) -> Tensor:
+    """Probabilities (..., V) in float64 of the next character, from its logits (..., V).
 
     temperature 0 puts everything on the likeliest character. top_k keeps that many likeliest characters; top_p then
-    keeps the fewest likeliest ones that together hold that share (Holtzman et al., 2020). What is left sums to one.
-    Ties go to the character with the lower id. Raises UserError for logits that are not finite.
+    keeps the fewest likeliest ones that together hold that share (Holtzman et al., 2020); min_p then keeps those that are at
+    least that share as likely as the likeliest (Nguyen et al., 2024). What is left sums to one. Where temperature 0, top_k or
+    top_p must choose between equals, the lower id stays. Raises UserError for logits that are not finite.
     """
-    logits = logits.detach().to("cpu", torch.float64)  # the draw must be the same on every device
+    logits = finite(logits)
+    greedy = choice.temperature == 0
+    scaled = (logits - logits.amax(-1, keepdim=True)) / (1 if greedy else choice.temperature)
+    order = torch.sort(logits, descending=True, stable=True).indices
+    ranked = scaled.gather(-1, order).softmax(-1)
+    most = 1 if greedy else choice.top_k or logits.size(-1)
+    ranked[..., most:] = 0
+    if choice.top_p is not None:
+        ranked = ranked / ranked.sum(-1, keepdim=True)
+        ranked[ranked.cumsum(-1) - ranked >= choice.top_p] = 0
+    if choice.min_p is not None:
+        ranked[ranked < choice.min_p * ranked[..., :1]] = 0
+    return torch.zeros_like(logits).scatter(-1, order, ranked / ranked.sum(-1, keepdim=True))
+
+
+def finite(logits: Tensor) -> Tensor:
+    """The logits in float64 on the CPU, so that a draw is the same on every device. Raises UserError if any is not finite."""
+    logits = logits.detach().cpu().double()  # in this order: an Apple GPU has no float64
     if not bool(torch.isfinite(logits).all()):
         raise UserError("the model gave logits that are not finite numbers: its weights are damaged")
-    if temperature == 0:
-        temperature, top_k = 1.0, 1
-    order = torch.sort(logits, descending=True, stable=True).indices
-    ranked = ((logits - logits.max()) / temperature)[order].softmax(0)[:top_k]
-    ranked /= ranked.sum()
-    if top_p is not None:
-        held_by_likelier = ranked.cumsum(0) - ranked
-        ranked = ranked[: max(1, int((held_by_likelier < top_p).sum()))]
-    return torch.zeros_like(logits).scatter(0, order[: len(ranked)], ranked / ranked.sum())
+    return logits
 
 
-@torch.no_grad()
+def draw(distribution: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+    """One character id for each of N texts, with the random numbers of its own generator: (N, V) -> (N,).
+
+    Each character waits for a time drawn from an exponential distribution and divided by its probability, and the first one
+    wins, as in torch.multinomial, which draws for all texts from one generator. The impossible never win.
+    """
+    waits = [torch.empty_like(distribution[0]).exponential_(generator=generator) for generator in generators]
+    least = torch.finfo(distribution.dtype).tiny  # a wait of 0 would make the impossible 0 / 0
+    return (distribution / torch.stack(waits).clamp_min(least)).argmax(-1)
+
+
+@torch.inference_mode()
 def generate(
     model: LanguageModel,
     ids: Tensor,
     length: int,
-    generator: torch.Generator,
-    temperature: float = 0.8,
-    top_k: int | None = None,
-    top_p: float | None = None,
-) -> Iterator[int]:
-    """Yield `length` new character ids, one by one as they are drawn, after the prompt ids (P,), P at least 1.
+    generators: Sequence[torch.Generator],
+    choice: Choice,
+    exact_window: bool = False,
+) -> Iterator[list[int]]:
+    """Go on after the prompt ids (P,), P at least 1, with N texts at once: yield `length` times the next id of each.
 
-    Each character is drawn from what the model says of the last block_size characters. As long as all fit, each is read
-    once; then the window moves, and is read anew for each character. All randomness comes from `generator`, which lives
-    on the CPU.
+    Text number i gets all its randomness from generators[i], which live on the CPU, so but for rounding it does not depend on
+    the others. Each character is read once, as long as the cache has room. When block_size characters are full, the last
+    `kept_of(block_size)` are read again, and the window fills anew. With `exact_window` each character is drawn from precisely
+    the last block_size, which are read again every time.
     """
     device = next(model.parameters()).device
     block_size = model.config.block_size
-    text = ids[-block_size:].to(device).long()
+    kept = block_size if exact_window else kept_of(block_size)
     cache = model.new_cache()
+    new = ids[None, -block_size:].to(device).long()  # the prompt is read once for all texts
     with evaluating(model):
-        for _ in range(length):
-            if len(text) > block_size:
-                text, cache = text[-block_size:], model.new_cache()
-            logits = model(text[None, len(cache) :], cache)[0, -1]
-            drawn = torch.multinomial(next_distribution(logits, temperature, top_k, top_p), 1, generator=generator)
-            yield int(drawn)
-            text = torch.cat((text, drawn.to(device)))
+        for number in range(length):
+            if len(cache) + new.size(1) > block_size:
+                assert cache.ids is not None
+                new, cache = torch.cat((cache.ids, new), dim=1)[:, -kept:], model.new_cache()
+            distribution = next_distribution(model(new, cache)[:, -1], choice)
+            drawn = draw(distribution.expand(len(generators), -1), generators)
+            yield drawn.tolist()
+            if number == 0:
+                cache.repeat(len(generators))
+            new = drawn[:, None].to(device)
+
+
+def kept_of(block_size: int) -> int:
+    """How many characters of a full window the next one begins with: three quarters, so that none is drawn from fewer."""
+    return math.ceil(3 * block_size / 4)

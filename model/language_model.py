@@ -20,14 +20,15 @@ from torch.autograd.function import once_differentiable
 from configs.schema import ModelConfig
 from model.attention import Cache, MultiHeadAttention, check_length
 from model.dropout import Dropout, drop
+from model.projection import Projection
 
 
 class ModelCache:
     """What a model keeps of the characters that it has read, so that those that follow can be read alone."""
 
-    def __init__(self, n_layer: int) -> None:
+    def __init__(self, n_layer: int, room: int) -> None:
         self.ids: Tensor | None = None  # (B, K)
-        self.layers = [Cache() for _ in range(n_layer)]
+        self.layers = [Cache(room) for _ in range(n_layer)]
 
     def __len__(self) -> int:
         """K, the number of characters so far. Raises ValueError if a pass was broken off, so that layers differ."""
@@ -41,6 +42,13 @@ class ModelCache:
     def append(self, ids: Tensor) -> None:
         """Note the ids (B, T) of characters that every layer has read."""
         self.ids = ids if self.ids is None else torch.cat((self.ids, ids), dim=1)
+
+    def repeat(self, times: int) -> None:
+        """Repeat the one text read so far, so that each copy can go on differently."""
+        assert self.ids is not None
+        self.ids = self.ids.expand(times, -1)
+        for layer in self.layers:
+            layer.repeat(times)
 
 
 class LanguageModel(nn.Module):
@@ -75,7 +83,7 @@ class LanguageModel(nn.Module):
 
     def new_cache(self) -> ModelCache:
         """An empty cache for this model."""
-        return ModelCache(self.config.n_layer)
+        return ModelCache(self.config.n_layer, room=self.config.block_size)
 
     @torch.no_grad()
     def attention_weights(self, ids: Tensor) -> Tensor:
@@ -235,8 +243,8 @@ class FeedForward(nn.Module):
     def __init__(self, n_embd: int, activation: str) -> None:
         super().__init__()
         self.activation = activation
-        self.widen = nn.Linear(n_embd, 4 * n_embd, bias=False)
-        self.narrow = nn.Linear(4 * n_embd, n_embd, bias=False)
+        self.widen = Projection(n_embd, 4 * n_embd)
+        self.narrow = Projection(4 * n_embd, n_embd)
         nn.init.zeros_(self.narrow.weight)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -44,10 +44,10 @@ def rungs() -> dict[str, ModelConfig]:
 RUNGS = rungs()
 
 
-def woken(config: ModelConfig) -> LanguageModel:
+def woken(config: ModelConfig, vocab_size: int = V) -> LanguageModel:
     """A model whose every weight matters: zeros replaced by random numbers."""
     torch.manual_seed(0)
-    model = LanguageModel(config, V)
+    model = LanguageModel(config, vocab_size)
     with torch.no_grad():
         for weight in model.parameters():
             weight.normal_(std=0.3)

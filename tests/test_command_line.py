@@ -12,9 +12,10 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from configs.checks import problems
 from configs.command_line import CONFIGS, CommandLine, _new_folder
 from configs.overrides import yaml_groups
-from configs.schema import EvaluateConfig, SampleConfig, TrainConfig, options, problems
+from configs.schema import EvaluateConfig, SampleConfig, TrainConfig, options
 from tests.scripts import ROOT, SMALL, environment, refused, script, start
 
 

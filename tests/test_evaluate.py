@@ -205,3 +205,51 @@ def test_the_test_part_is_evaluated_and_nothing_else_sees_it(tmp_path: Path) -> 
         "on which the model was trained"
         not in script("evaluate.py", "checkpoint=run", "split=test", cwd=tmp_path).stdout
     )
+
+
+def test_inspecting_says_what_the_checkpoint_holds(trained: Path) -> None:
+    found = figures(trained.parents[1], "inspect=true")
+    checkpoint = checkpoints.load(trained / "best.pt")
+    assert {**found["sizes"], "name": found["name"]} == checkpoint["sizes"]
+    assert sum(found["parameters"].values()) == sum(weight.numel() for weight in checkpoint["model"].values())
+    for key in ("step", "vocabulary", "corpus", "versions"):
+        assert found[key] == checkpoint[key]
+    assert found["bytes"] == (trained / "best.pt").stat().st_size
+    assert (found["resumable"], figures(trained, "inspect=true", "checkpoint=last.pt")["resumable"]) == (False, True)
+    (command,) = found["commands"]
+    assert command.startswith("python train.py debug=smoke")
+    shown = script("evaluate.py", "inspect=true", cwd=trained.parents[1])
+    for words in (checkpoint["corpus"]["sha256"], "block_size 16", f"{found['best']['loss_val']:.4f}", command):
+        assert words in shown.stdout
+
+
+def test_inspecting_takes_no_options_of_evaluating(trained: Path) -> None:
+    result = script("evaluate.py", "inspect=true", "stride=2", "data.path=x", cwd=trained)
+    refused(result, "leave out stride=2", "leave out data.path=x")
+
+
+def test_inspecting_a_state_from_before_the_first_evaluation(trained: Path, tmp_path: Path) -> None:
+    checkpoint = checkpoints.load(trained / "last.pt")
+    checkpoint["best"] = {"step": 0, "loss_val": math.inf, "waited": 0}
+    checkpoints.save(tmp_path / "last.pt", checkpoint)
+    assert figures(tmp_path, "inspect=true", "checkpoint=last.pt")["best"] is None
+    assert "not evaluated yet" in script("evaluate.py", "inspect=true", "checkpoint=last.pt", cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("starts", [1]),
+        ("starts", [{}]),
+        ("seconds", {"train": math.nan, "eval": 1.0}),
+        ("versions", {"threads": "many"}),
+    ],
+)
+def test_a_whole_checkpoint_that_says_nonsense_of_itself(trained: Path, tmp_path: Path, key: str, value: Any) -> None:
+    checkpoint = checkpoints.load(trained / "best.pt")
+    checkpoint[key] = {**checkpoint[key], **value} if isinstance(value, dict) else value
+    checkpoints.save(tmp_path / "odd.pt", checkpoint)
+    (tmp_path / "one.txt").write_text("the king and the storm" * 9)
+    inspect = () if key == "versions" else ("inspect=true", "json=true")
+    data = ("data.path=one.txt",) if key == "versions" else ()
+    refused(script("evaluate.py", "checkpoint=odd.pt", *inspect, *data, cwd=tmp_path), "is damaged")

@@ -1,4 +1,4 @@
-"""The house: scripts stand on training, training on model and data, these on the schema, and nothing looks upwards."""
+"""The house: scripts stand on sampling and training, these on model and data, these on the schema; nothing looks upwards."""
 
 import ast
 from pathlib import Path
@@ -11,9 +11,22 @@ MAY_IMPORT = {
     "configs": {"configs"},
     "data": {"data", "configs.schema"},
     "model": {"model", "configs.schema"},
-    "training": {"training", "model", "data", "configs.schema"},
+    "training": {"training", "model", "data", "configs.schema", "configs.checks"},
+    "sampling": {"sampling", "training", "model", "data", "configs.schema", "configs.checks"},
 }
-OURS = ("configs", "data", "model", "training", "train", "sample", "evaluate", "tests", "benchmarks", "docs")
+OURS = (
+    "configs",
+    "data",
+    "model",
+    "training",
+    "sampling",
+    "train",
+    "sample",
+    "evaluate",
+    "tests",
+    "benchmarks",
+    "docs",
+)
 
 
 def imports(path: Path) -> set[str]:

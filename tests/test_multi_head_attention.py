@@ -58,7 +58,7 @@ def test_stored_keys_and_values_serve_for_new_characters(path: str, uniform: boo
     x = torch.randn(3, 8, 6)
     whole = many(x)
     for lengths in ((1,) * 8, (3, 1, 1, 3), (8,), (7, 1)):
-        cache, outputs, done = Cache(), [], 0
+        cache, outputs, done = Cache(room=8), [], 0
         for length in lengths:
             outputs.append(many(x[:, done : done + length], cache))
             done += length

@@ -2,15 +2,19 @@
 
 import contextlib
 import io
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
-from configs.schema import SampleConfig, UserError, problems
+from configs.checks import problems
+from configs.schema import SampleConfig, UserError
+from model.generation import generate
 from sample import main
 from tests.scripts import ROOT, SMALL, environment, process, refused, script, start
 
@@ -109,6 +113,34 @@ def test_same_seed_same_text_and_samples_do_not_depend_on_their_number(versed: P
     assert two != header + one + "\n--- 2 of 2 ---\n" + one
 
 
+def test_more_than_are_written_side_by_side(versed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = text_of(versed, num_samples=5, length=9)
+    monkeypatch.setattr("sample.MOST_AT_ONCE", 2)
+    assert text_of(versed, num_samples=5, length=9) == together
+    assert together.count("---\n") == 5
+
+
+def test_a_text_ends_before_the_wanted_characters(versed: Path) -> None:
+    whole = text_of(versed, num_samples=3, length=200, prompt="Ro", temperature=1)
+    texts = [text.removesuffix("\n") for text in re.split("--- . of 3 ---\n", whole + "\n")[1:]]
+    end = texts[0][100:102]
+    cut = text_of(versed, num_samples=3, length=200, prompt="Ro", temperature=1, stop=end)
+    assert re.split("--- . of 3 ---\n", cut + "\n")[1:] == [
+        "Ro" + text.removeprefix("Ro").split(end)[0] + "\n" for text in texts
+    ]
+
+
+def test_a_text_without_them_has_its_whole_length(versed: Path) -> None:
+    assert text_of(versed, stop="never there", length=90) == text_of(versed, length=90)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_window_is_the_one_that_was_asked_for(versed: Path, exact: bool) -> None:
+    with mock.patch("sampling.writer.generate", wraps=generate) as spy:
+        text_of(versed, length=9, exact_window=exact)
+    assert spy.call_args.kwargs == {"exact_window": exact}
+
+
 def test_a_new_seed_is_told(versed: Path) -> None:
     result = script("sample.py", "checkpoint=best.pt", "length=60", cwd=versed)
     seed = int(result.stderr.rsplit("seed=", 1)[1])
@@ -122,10 +154,23 @@ def test_greedy_is_repeatable(versed: Path) -> None:
 
 
 def test_nonsense_is_refused_by_name_all_at_once(tmp_path: Path) -> None:
-    options = ("top_k=0", "top_p=0", "length=-1", "num_samples=0", "temperature=-1", "seed=x", "lenth=3")
+    options = (
+        "top_k=0",
+        "top_p=0",
+        "length=-1",
+        "num_samples=0",
+        "temperature=-1",
+        "seed=x",
+        "lenth=3",
+    )
     refused(script("sample.py", *options, cwd=tmp_path), *options[:-1], "did you mean length?")
     for bad in ("nan", "inf", "hot"):
         refused(script("sample.py", f"temperature={bad}", cwd=tmp_path), f"temperature={bad} is refused")
+
+
+def test_empty_names_of_files_are_refused(tmp_path: Path) -> None:
+    for key in ("prompt_file", "report_text"):
+        refused(script("sample.py", f"{key}=", "report=a.html", cwd=tmp_path), f"{key} is empty: name a file")
 
 
 def test_nothing_trained_is_said_with_the_place_looked_at(tmp_path: Path) -> None:
@@ -142,9 +187,9 @@ def test_damaged_files_are_refused_in_one_line(versed: Path, tmp_path: Path) -> 
 
 def test_a_prompt_that_is_no_text_is_refused(versed: Path, tmp_path: Path) -> None:
     (tmp_path / "odd").write_bytes(b"\xff\xfe\x00")
-    for name, words in {"odd": "UTF-16", "gone": "No such file"}.items():
+    for file, words in {tmp_path / "odd": "UTF-16", tmp_path / "gone": "No such file", "/dev/zero": "a device"}.items():
         with pytest.raises(UserError, match=words):
-            text_of(versed, prompt_file=str(tmp_path / name))
+            text_of(versed, prompt_file=str(file))
     command = [sys.executable, str(ROOT / "sample.py"), "checkpoint=best.pt", "prompt_file=-"]
     raw = subprocess.run(command, cwd=versed, env=environment(), input=b"a\xffb", capture_output=True, check=False)
     assert raw.returncode == 2
@@ -172,6 +217,23 @@ def test_a_reader_who_has_enough_ends_it_quietly(versed: Path) -> None:
     assert process.wait(timeout=30) == 0
     assert len(errors.splitlines()) == 1
     assert "seed=" in errors
+
+
+def test_what_cannot_be_made_since_the_reader_left_is_said(versed: Path) -> None:
+    process = start("sample.py", "checkpoint=best.pt", "length=19000", "report=a.html", cwd=versed)
+    assert process.stdout is not None
+    process.stdout.read(20)
+    process.stdout.close()
+    assert process.stderr is not None
+    assert "standard output was closed before the text was whole" in process.stderr.read()
+    assert process.wait(timeout=30) == 2
+    assert [path.name for path in versed.iterdir()] == ["best.pt"]
+
+
+def test_remarks_that_nobody_reads_cost_no_text(versed: Path) -> None:
+    command = f"{sys.executable} {ROOT / 'sample.py'} checkpoint=best.pt seed=1 length=60 2> /dev/full"
+    result = subprocess.run(command, shell=True, cwd=versed, env=environment(), capture_output=True, check=False)
+    assert result.stdout.decode() == text_of(versed) + "\n"
 
 
 def test_a_terminal_without_a_character_shows_a_question_mark(versed: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from configs.checks import problems
 from configs.command_line import CONFIGS, CommandLine
 from configs.schema import (
     DataConfig,
@@ -14,7 +15,6 @@ from configs.schema import (
     SampleConfig,
     TrainConfig,
     options,
-    problems,
     values,
 )
 

@@ -21,7 +21,8 @@ import torch
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from configs.schema import ModelConfig, TrainConfig, UserError, literal, problems
+from configs.checks import problems
+from configs.schema import ModelConfig, TrainConfig, UserError, literal
 from data.tokenizer import Tokenizer
 from model.language_model import LanguageModel
 from training.device import is_memory_shortage

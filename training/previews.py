@@ -10,7 +10,7 @@ import torch
 
 from configs.schema import TrainConfig, UserError
 from data.corpus import Corpus, unescaped
-from model.generation import generate
+from model.generation import Choice, generate
 from model.language_model import LanguageModel
 from training.evaluation import position_groups
 from training.files import append_text
@@ -75,7 +75,8 @@ class Previews:
         """A text of so many characters, drawn with the run's seed."""
         generator = torch.Generator().manual_seed(self.config.seed)
         start = torch.tensor([self.corpus.tokenizer.start_id])
-        return self.corpus.tokenizer.decode(list(generate(model, start, length, generator)))
+        drawn = generate(model, start, length, [generator], Choice(temperature=0.8), exact_window=True)
+        return self.corpus.tokenizer.decode([character for (character,) in drawn])
 
 
 def probe_of(config: TrainConfig, corpus: Corpus) -> str:

@@ -5,7 +5,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from configs.schema import TrainConfig, UserError, problems
+from configs.checks import problems
+from configs.schema import TrainConfig, UserError
 from data import corpus as texts
 from data.corpus import Corpus
 from training.checkpoint import Checkpoint, Damaged, configuration_of, load
