@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import ablation, runs, throughput, time_to_loss
+from benchmarks import ablation, runs, sampling, throughput, time_to_loss
 from configs.schema import UserError
 from model.language_model import LanguageModel
 from tests.scripts import ROOT, refused, script
@@ -80,6 +80,25 @@ def test_throughput_and_its_share_of_what_the_machine_can_do(monkeypatch: pytest
     peak = figures["peak_gigaflops"]  # both are rounded to whole ones
     assert figures["share_of_peak"] == pytest.approx(figures["gigaflops"] / peak, abs=1 / peak + 0.001)
     assert figures["memory_mb"] > 50
+
+
+def test_sampling_against_recomputing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, value in {"LENGTH": 150, "MANY": 4, "ROUNDS": 1}.items():
+        monkeypatch.setattr(sampling, name, value)
+    monkeypatch.setattr(sampling, "seconds_to_the_first_character", lambda: 1.0)  # see the next test
+    sampling.main([*TINY, "model.block_size=128"])
+    figures = json.loads(capsys.readouterr().out)
+    for name in ("one", "many"):
+        ratio = figures[f"{name}_chars_per_s"] / figures["recomputed_chars_per_s"]
+        assert figures[f"{name}_ratio"] == pytest.approx(ratio, rel=0.1)
+    assert figures["many_texts"] == 4
+    assert figures["late_over_early"] > 0
+
+
+def test_the_first_character_is_waited_for(trained: Path, tmp_path: Path) -> None:
+    sampling.write_a_character(trained)
+    with pytest.raises(UserError, match="wrote nothing"):
+        sampling.write_a_character(tmp_path)
 
 
 def test_operations_are_counted_as_torch_counts_them() -> None:

@@ -131,7 +131,13 @@ def test_the_table_of_results_reads_a_real_run(trained: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["docs/results_table.py", "docs/attention_maps.py", "docs/tensorboard_picture.py", "benchmarks/attention.py"],
+    [
+        "docs/results_table.py",
+        "docs/attention_maps.py",
+        "docs/tensorboard_picture.py",
+        "docs/page_picture.py",
+        "benchmarks/attention.py",
+    ],
 )
 def test_scripts_refuse_in_a_sentence_and_help(name: str, tmp_path: Path) -> None:
     refused(script(name, "none", "--wrong", "x", "y", cwd=tmp_path), Path(name).name + ": ")

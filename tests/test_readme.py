@@ -38,7 +38,8 @@ def test_the_first_two_commands_install_what_the_files_pin() -> None:
 def home(tmp_path_factory: pytest.TempPathFactory, trained: Path) -> Path:
     """A folder as the README's reader has it: a text, a finished run, a checkpoint copied out of it."""
     home = tmp_path_factory.mktemp("reader")
-    (home / "mine.txt").write_text("It was a dark night, and it was late.\n" * 40)
+    for name in ("mine.txt", "scene.txt"):
+        (home / name).write_text("It was a dark night, and it was late.\n" * 40)
     shutil.copytree(trained, home / "runs" / "NAME")
     shutil.copy(trained / "best.pt", home / "best.pt")
     return home
