@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,8 +85,7 @@ def test_ctrl_c_stops_what_is_being_written_and_ctrl_d_ends(terminal: "pexpect.s
     answer(terminal, "/length 1000000")
     terminal.sendline("the king")
     terminal.expect(".{60}")
-    for _ in range(5):
-        terminal.kill(signal.SIGINT)
+    terminal.kill(signal.SIGINT)
     terminal.expect_exact("> ")
     seen = terminal.before or ""
     answer(terminal, "/save kept.txt")
@@ -93,6 +93,7 @@ def test_ctrl_c_stops_what_is_being_written_and_ctrl_d_ends(terminal: "pexpect.s
     assert kept.startswith("the king\n")
     assert kept.endswith(seen.replace("\r\n", "\n").strip("\n^C")[-20:])  # what was shown was kept
     terminal.send("half a line")
+    time.sleep(1)  # Python's own readline may miss a signal in the moment in which it takes a key
     terminal.sendintr()
     terminal.expect_exact("> ")
     assert "no command" in answer(terminal, "/half")
