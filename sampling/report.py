@@ -32,10 +32,15 @@ def check_page(file: str, characters: int) -> None:
     path = Path(file)
     if not path.absolute().parent.is_dir():
         raise UserError(f"report={file} is in a folder that does not exist: make it first")
-    if path.exists() and (not path.is_file() or TITLE not in path.read_bytes()[:1000]):
+    if path.exists() and not (path.is_file() and _is_page(path)):
         raise UserError(f"report={file} exists and is no such page: choose another name")
     if not 2 <= characters <= LONGEST:
         raise UserError(f"a page shows from 2 to {LONGEST:,} characters, and these would be {characters:,}")
+
+
+def _is_page(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return TITLE in file.read(1000)
 
 
 @dataclass

@@ -253,3 +253,10 @@ def test_a_whole_checkpoint_that_says_nonsense_of_itself(trained: Path, tmp_path
     inspect = () if key == "versions" else ("inspect=true", "json=true")
     data = ("data.path=one.txt",) if key == "versions" else ()
     refused(script("evaluate.py", "checkpoint=odd.pt", *inspect, *data, cwd=tmp_path), "is damaged")
+
+
+def test_inspecting_says_what_is_wrong_with_the_weights(trained: Path, tmp_path: Path) -> None:
+    checkpoint = checkpoints.load(trained / "best.pt")
+    next(iter(checkpoint["model"].values())).fill_(math.nan)
+    checkpoints.save(tmp_path / "odd.pt", checkpoint)
+    refused(script("evaluate.py", "checkpoint=odd.pt", "inspect=true", cwd=tmp_path), "weights that are not finite")

@@ -11,12 +11,12 @@ from training.checkpoint import Checkpoint, configuration_of, model_from, taken_
 
 def contents(checkpoint: Checkpoint, path: Path) -> dict[str, Any]:
     """Everything but the numbers themselves. Raises UserError for a checkpoint that cannot be used."""
-    config = configuration_of(checkpoint)
+    config, parameters = configuration_of(checkpoint), model_from(checkpoint, path).parameter_counts()
     with taken_for_damage(f"{path} is damaged: what it says of itself cannot be read"):
-        return _contents(checkpoint, path, config)
+        return _contents(checkpoint, path, config, parameters)
 
 
-def _contents(checkpoint: Checkpoint, path: Path, config: TrainConfig) -> dict[str, Any]:
+def _contents(checkpoint: Checkpoint, path: Path, config: TrainConfig, parameters: dict[str, int]) -> dict[str, Any]:
     best = {key: checkpoint["best"][key] for key in ("step", "loss_val")}
     if not all(math.isfinite(spent) for spent in checkpoint["seconds"].values()):
         raise ValueError("no times")
@@ -29,7 +29,7 @@ def _contents(checkpoint: Checkpoint, path: Path, config: TrainConfig) -> dict[s
         "seconds": {name: round(spent, 1) for name, spent in checkpoint["seconds"].items()},
         "name": config.model.name,
         "sizes": {key: value for key, value in checkpoint["sizes"].items() if key != "name"},
-        "parameters": model_from(checkpoint, path).parameter_counts(),
+        "parameters": parameters,
         "vocabulary": checkpoint["vocabulary"],
         "corpus": checkpoint["corpus"],
         "resumable": checkpoint["optimizer"] is not None,
