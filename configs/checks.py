@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from configs.launch import launch
 from configs.schema import DataConfig, EvaluateConfig, OtherTextConfig, SampleConfig, TrainConfig, leaves, values
 
 
@@ -84,10 +85,20 @@ def _train_problems(config: TrainConfig) -> Iterator[str]:
             yield "model.attention=uniform has no queries or keys to normalise: set model.qk_norm=false"
     if not data.urls or not all(isinstance(url, str) for url in data.urls):
         yield f"data.urls={data.urls} is refused: it must be a list of at least one address"
-    if trainer.batch_size >= 1 and trainer.grad_accumulation >= 1 and trainer.batch_size % trainer.grad_accumulation:
+    if trainer.batch_size < 1 or trainer.grad_accumulation < 1:
+        return
+    if trainer.batch_size % trainer.grad_accumulation:
         yield (
             f"trainer.batch_size={trainer.batch_size} cannot be cut into "
             f"trainer.grad_accumulation={trainer.grad_accumulation} equal parts"
+        )
+    elif trainer.batch_size % (trainer.grad_accumulation * launch().size):
+        each = (
+            f", each in trainer.grad_accumulation={trainer.grad_accumulation}" if trainer.grad_accumulation > 1 else ""
+        )
+        yield (
+            f"trainer.batch_size={trainer.batch_size} cannot be shared equally by {launch().size} processes{each}: "
+            "choose a multiple"
         )
 
 

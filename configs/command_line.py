@@ -11,6 +11,7 @@ import json
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import fill
@@ -29,6 +30,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from configs.checks import problems
+from configs.launch import launch
 from configs.overrides import OverrideReader, override_of, yaml_groups
 from configs.schema import UserError, options
 
@@ -64,7 +66,7 @@ class CommandLine:
         except BrokenPipeError:  # as in --help | head
             drop_standard_output()
             sys.exit()
-        except (*_COMPOSITION_ERRORS, ValueError, AssertionError, OSError) as error:  # Hydra raises all of these
+        except (UserError, *_COMPOSITION_ERRORS, ValueError, AssertionError, OSError) as error:  # Hydra raises most
             sys.exit(self._say(_sentence(error)))
 
     def _prepare(self, arguments: list[str]) -> None:
@@ -97,6 +99,8 @@ class CommandLine:
             found.append("-m is for train.py")
         found += self._value_problems()
         if found:
+            if launch().rank > 0:
+                time.sleep(5)  # the first process says the same, and whoever started both ends this one
             sys.exit(self._say(*dict.fromkeys(found)))
         if parsed.cfg:
             self._hand_over(lambda _: None, self.flags + self.overrides)

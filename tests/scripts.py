@@ -7,7 +7,10 @@ import runpy
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 ROOT = Path(__file__).parents[1]
@@ -88,3 +91,40 @@ def refused(result: Result, *words: str) -> None:
     assert "Traceback" not in result.stderr
     for word in words:
         assert word in result.stderr
+
+
+def together(
+    processes: int, *arguments: str, cwd: Path, flags: tuple[str, ...] = ("--standalone",)
+) -> "subprocess.Popen[str]":
+    """Start train.py in several processes, as torchrun does, and return at once."""
+    command = [sys.executable, "-m", "torch.distributed.run", *flags, f"--nproc_per_node={processes}"]
+    return subprocess.Popen(
+        [*command, str(ROOT / "train.py"), *arguments],
+        cwd=cwd,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="backslashreplace",
+    )
+
+
+def ended(process: "subprocess.Popen[str]", within: float = 120) -> Result:
+    """What a started process has said at its end. It is killed, and the test fails, if that does not come in time."""
+    try:
+        output, errors = process.communicate(timeout=within)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, errors = process.communicate()
+        raise AssertionError(f"no end after {within} s: {errors[-3000:]}") from None
+    return Result(process.args, process.returncode, output, errors)
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    """What the condition gives, as soon as that is something."""
+    deadline = time.monotonic() + 30
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.3)
+    return found

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.scripts import ROOT, Result, environment, script
+from tests.scripts import ROOT, Result, ended, environment, script, together
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 GUIDE = "".join((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in ("attention", "speed"))
@@ -71,6 +71,15 @@ def test_evaluating_commands(home: Path, command: str) -> None:
     assert result.returncode == 0, result.stderr
 
 
+def test_commands_of_several_processes(home: Path) -> None:
+    for command in (command for command in COMMANDS if command.startswith("torchrun")):
+        words = shlex.split(command)
+        options, typed = words[1 : words.index("train.py")], words[words.index("train.py") + 1 :]
+        flags = tuple("--nnodes=1" if flag == "--nnodes=2" else flag for flag in options)  # the other one is not here
+        result = ended(together(1, *SHORT, "data=playlet", "data.characters=20000", *typed, cwd=home, flags=flags))
+        assert result.returncode == 0, result.stderr
+
+
 def test_completion() -> None:
     (command,) = [command for command in COMMANDS if command.startswith("eval")]
     line = "train.py model.head"
@@ -85,7 +94,7 @@ def test_completion() -> None:
 
 def test_every_command_is_covered() -> None:
     scripts = ("python benchmarks/", "python docs/")  # see test_benchmarks.py and test_docs.py
-    covered = ("pip install", "python train.py", "python sample.py", "python evaluate.py", *scripts, "eval")
+    covered = ("pip install", "python train.py", "python sample.py", "python evaluate.py", *scripts, "eval", "torchrun")
     assert [command for command in COMMANDS if not command.startswith(covered)] == []
 
 

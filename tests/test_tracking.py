@@ -26,7 +26,7 @@ import torch
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.scripts import ROOT, SMALL, environment, script, start
+from tests.scripts import ROOT, SMALL, environment, script, start, wait_for
 
 Reader = Callable[..., Any]
 
@@ -66,14 +66,6 @@ def tensorboard(command: str, folder: Path) -> Iterator[Reader]:
     finally:
         process.terminate()
         process.wait()
-
-
-def wait_for(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 30
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.3)
-    return found
 
 
 def test_tensorboard_shows_the_run(tmp_path: Path) -> None:

@@ -95,10 +95,6 @@ def test_sizes_beyond_the_memory_are_refused(tmp_path: Path) -> None:
     refused(result, "memory does not suffice: choose smaller sizes")
 
 
-def test_several_processes_are_refused(tmp_path: Path) -> None:
-    refused(script("train.py", *SMALL, cwd=tmp_path, WORLD_SIZE="2"), "2 processes were started")
-
-
 def test_resuming_in_a_new_process(trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, tmp_path / "run")
     result = script("train.py", "resume=run/last.pt", "trainer.max_steps=30", "optimizer.lr=0.001", cwd=tmp_path)

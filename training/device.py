@@ -12,6 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from configs.launch import launch
 from configs.schema import TrainerConfig, UserError
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ class Setup:
             "instructions": torch.cuda.get_device_name(self.device) if gpu else torch.backends.cpu.get_cpu_capability(),
             "precision": _name(self.precision),
             "attention": self.attention_path,
-            "threads": str(self.threads),
+            "threads": f"{self.threads} in each of {launch().size}" if launch().size > 1 else str(self.threads),
         }
 
 
@@ -48,13 +49,15 @@ def choose_setup(config: TrainerConfig, device_key: str = "trainer.device", drop
     precision, precision_reason = _choose_precision(config.precision, device)
     path, path_reason = _choose_attention_path(config.attention_path, device, precision, dropout)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = config.threads or cores
+    threads = config.threads or max(1, cores // launch().local_size)
     torch.set_num_threads(threads)
     _keep_freed_memory()
     if config.deterministic != torch.are_deterministic_algorithms_enabled():  # to ask takes torch two seconds
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
         torch.use_deterministic_algorithms(config.deterministic)
     threads_reason = "as asked" if config.threads else "one for each core of this process"
+    if launch().size > 1:
+        threads_reason += f", in each of {launch().size} processes"
     reasons = (
         f"device {device} ({device_reason}), precision {_name(precision)} ({precision_reason}), "
         f"attention {path} ({path_reason}), threads {threads} ({threads_reason})"
@@ -72,8 +75,8 @@ def choose_device(name: str, key: str) -> tuple[torch.device, str]:
     """
     if name == "auto":
         if torch.cuda.is_available():
-            return torch.device("cuda"), "a GPU is here"
-        if torch.backends.mps.is_available():
+            return _own_gpu(key), "a GPU is here"
+        if torch.backends.mps.is_available() and launch().size == 1:
             return torch.device("mps"), "an Apple GPU is here"
         return torch.device("cpu"), "no GPU is here"
     if not re.fullmatch(r"cpu|mps|cuda(:\d{1,3})?", name, re.ASCII):
@@ -85,7 +88,23 @@ def choose_device(name: str, key: str) -> tuple[torch.device, str]:
         raise UserError(f"{key}={name}: the GPUs here are cuda:0 to cuda:{torch.cuda.device_count() - 1}")
     if kind == "mps" and not torch.backends.mps.is_available():
         raise UserError(f"{key}={name}: torch finds no Apple GPU here. Use {key}=auto or {key}=cpu")
-    return torch.device(name), "as asked"
+    if launch().size > 1 and (number or kind == "mps"):
+        raise UserError(f"{key}={name} is one device for {launch().size} processes: use {key}=auto, cuda or cpu")
+    return _own_gpu(key) if name == "cuda" else torch.device(name), "as asked"
+
+
+def _own_gpu(key: str) -> torch.device:
+    """The GPU of this process: where several share a machine, each has one of its own."""
+    here = launch()
+    if here.size == 1:
+        return torch.device("cuda")
+    if here.local_size > torch.cuda.device_count():
+        raise UserError(
+            f"{here.local_size} processes were started here, and there are {torch.cuda.device_count()} GPUs: start one "
+            f"for each, or set {key}=cpu"
+        )
+    torch.cuda.set_device(here.local_rank)
+    return torch.device("cuda", here.local_rank)
 
 
 def _name(precision: torch.dtype) -> str:

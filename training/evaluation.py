@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model.language_model import LanguageModel, evaluating
+from training import distributed
 from training.device import Setup
 from training.precision import in_precision
 
@@ -45,12 +46,15 @@ def evaluate(
     stride: int | None = None,
     between: Callable[[int], object] = lambda counted: None,
     characters_at_once: int = _CHARACTERS_AT_ONCE,
+    together: bool = False,
 ) -> Evaluation:
     """The mean of -log P over every character of ids (N,) but the first, which nothing precedes; N at least 2.
 
     Windows of block_size begin every `stride` characters, 1 to block_size, the last one as short as it comes. Each
     character is counted once, in the first window that reaches it: those of the first window see what precedes them, all
     others at least block_size - stride + 1 characters. Without a stride the windows do not overlap.
+
+    `together`: each of the processes that share a run reads a part of the batches, and all get the same sums.
 
     Sums are kept in float64. `between` is called before each batch with the number of characters counted so far, and what
     it raises ends the evaluation. The model's mode is put back, even then.
@@ -66,7 +70,8 @@ def evaluate(
     network = in_precision(model, setup.precision)
     with evaluating(model):
         windows_at_once = max(1, characters_at_once // block_size)
-        for first in range(0, whole, windows_at_once):
+        mine = slice(distributed.rank(), None, distributed.count()) if together else slice(None)
+        for first in range(0, whole, windows_at_once)[mine]:
             between(int(counts.sum()))
             starts = torch.arange(first, min(first + windows_at_once, whole)) * stride
             nats = _nats(network, ids[starts[:, None] + window], setup.device)
@@ -75,8 +80,10 @@ def evaluate(
             if first == 0:
                 sums[:seen_before] += nats[0, :seen_before]
                 counts[:seen_before] += 1
+        if together:
+            counts, sums = distributed.total(counts), distributed.total(sums)
         rest = targets - int(counts.sum())
-        if rest:
+        if rest:  # read by every process, rather than told by one
             between(targets - rest)
             nats = _nats(network, ids[whole * stride :][None], setup.device)[0]
             uncounted = slice(len(nats) - rest, len(nats))

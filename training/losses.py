@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from configs.schema import UserError
+from training import distributed
 
 MOST_UNREAD = 100  # steps; then they are to be read
 
@@ -36,7 +37,7 @@ class Losses:
         """Have the latest loss and norm here. Raises Diverged for the first step of which one is not finite."""
         if not self.unread:
             return
-        rows = torch.stack([row for _, _, row in self.unread]).tolist()
+        rows = distributed.mean(torch.stack([row for _, _, row in self.unread]).cpu()).tolist()
         for (step, lr, _), (loss, grad_norm) in zip(self.unread, rows, strict=True):
             if not math.isfinite(loss + grad_norm):
                 what = "the gradient" if math.isfinite(loss) else "the training loss"

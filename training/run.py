@@ -19,6 +19,7 @@ from data.corpus import Corpus
 from data.ngrams import baseline_losses
 from model.language_model import LanguageModel
 from training import checkpoint as checkpoints
+from training import distributed
 from training.device import choose_setup
 from training.evaluation import evaluate
 from training.files import cut_short, first_free, length_of, remove_strays, write_text
@@ -27,6 +28,7 @@ from training.initialization import new_model
 from training.losses import MOST_UNREAD, Diverged, Losses
 from training.optimizers import Optimizer, make_optimizer
 from training.previews import Previews
+from training.stopping import StopSignal
 from training.tracking import Tracker
 
 log = logging.getLogger(__name__)
@@ -53,6 +55,7 @@ class Run:
         self.config, self.corpus, self.folder = config, corpus, folder
         self.resumed_from = None if saved is None else folder / source
         self.same_as_saved = False  # whether last.pt says all that this run is
+        self.leads = distributed.leads()  # writes and speaks, where several processes share the run
         self.setup = choose_setup(config.trainer, dropout=config.model.dropout)
         torch.manual_seed(config.seed)
         model = new_model(config, corpus) if saved is None else checkpoints.model_from(saved, folder / source)
@@ -67,6 +70,7 @@ class Run:
         self.losses = Losses()  # of the steps since they were last read
         self.points: dict[str, float] = {}  # of TensorBoard's curves, at this step
         self.seconds = {"train": 0.0, "eval": 0.0}
+        self.time_is_up = False
         self.samples_length = 0  # bytes of samples.txt when it held no sample of this step yet
         self.recovered_best: checkpoints.Checkpoint | None = None
         self.moved: list[str] = []  # what is not as it was where the run was saved
@@ -75,6 +79,7 @@ class Run:
             self._restore(saved, folder / source)
             self._look_at_best()
             self.same_as_saved = source == LAST and saved["config"] == asdict(config)
+        distributed.own_random_numbers(config.seed, self.step)
         self.validation = torch.from_numpy(corpus.validation)
         self.baselines = baseline_losses(corpus.train, corpus.validation, corpus.tokenizer.vocab_size)
         self.previews = Previews(config, corpus, self.baselines)
@@ -128,6 +133,8 @@ class Run:
         there once, whenever the process before was stopped. What was there is given up last, when all else has been
         written.
         """
+        if not self.leads:
+            return
         last, self.check = self.folder / LAST, check
         if self.resumed_from is None:
             if reason := holds_a_run(self.folder):
@@ -162,6 +169,7 @@ class Run:
         if self.latest["evaluated"] == self.step:  # only then was a sample added
             self.samples_length = length_of(self.folder / SAMPLES)
         self.step += 1
+        distributed.own_random_numbers(self.config.seed, self.step)
         self.seconds["train"] += seconds
         self.points = {}
         self.losses.add(self.step, self.lr, loss, grad_norm)
@@ -177,13 +185,25 @@ class Run:
             self.latest["loss_train"] = self.losses.loss
             self.seconds["train"] += time.perf_counter() - started
 
+    def shared_facts(self) -> dict[str, Any]:
+        """What must be the same in all processes that share this run."""
+        options = {key: value for key, value in values(self.config).items() if key not in ("data.path", "resume")}
+        return {**options, "the step to go on from": self.step, "the text's SHA-256": self.corpus.sha256}
+
+    def agree(self, stop: StopSignal) -> bool:
+        """Whether a signal has come to any process of the run, which must all end after the same step."""
+        limit = self.config.trainer.max_minutes
+        time_is_up = limit is not None and self.seconds["train"] >= 60 * limit
+        stopping, self.time_is_up = distributed.anywhere(stop.received is not None, time_is_up)
+        return stopping
+
     @property
     def ending(self) -> str | None:
         """Why no step is left to take, in the words of summary.json; None while there is one."""
         trainer = self.config.trainer
         if self.step >= trainer.max_steps:
             return "finished"
-        if trainer.max_minutes is not None and self.seconds["train"] >= 60 * trainer.max_minutes:
+        if self.time_is_up:
             return "time_limit"
         if trainer.patience is not None and self.best["waited"] >= trainer.patience:
             return "early_stopped"
@@ -191,17 +211,20 @@ class Run:
 
     def draw(self, points: dict[str, float]) -> None:
         """Put a point of each named curve into TensorBoard, at this step, unless it is there."""
-        self.tracker.scalars({tag: value for tag, value in points.items() if tag not in self.points}, self.step)
+        if self.leads:
+            self.tracker.scalars({tag: value for tag, value in points.items() if tag not in self.points}, self.step)
         self.points |= points
 
     def evaluate_and_save(self, between: Callable[[int], object] = lambda counted: None) -> None:
         """Evaluate the whole validation part, save, then show pictures and a sample.
 
-        `between` is called before each batch; what it raises ends the evaluation, with everything as it was before.
+        `between` is called before each batch; what it raises ends the evaluation, with everything as it was before. It is
+        not called where several processes evaluate together, which must all come to the end.
         """
         self.read_losses()
         started = time.perf_counter()
-        evaluation = evaluate(self.model, self.validation, self.setup, between=between)
+        between = between if distributed.count() == 1 else lambda counted: None
+        evaluation = evaluate(self.model, self.validation, self.setup, between=between, together=True)
         self._refuse_unsound(evaluation.nats)
         self.seconds["eval"] += time.perf_counter() - started
         self.latest["evaluated"], self.latest["loss_val"] = self.step, evaluation.nats
@@ -216,13 +239,15 @@ class Run:
         if better:
             self.best = {"step": self.step, "loss_val": evaluation.nats, "waited": 0}
         self.save()
-        if better:  # second: after a kill between the two, best.pt can be had from last.pt
+        if better and self.leads:  # second: after a kill between the two, best.pt can be had from last.pt
             checkpoints.save(self.folder / BEST, self._content(to_go_on=False))
         self._show()
 
     def save(self) -> None:
         """Write last.pt, and keep the one before it as previous.pt. Raises Diverged for a state that is not sound."""
         self.read_losses()
+        if not self.leads:
+            return
         window = self.validation[: self.config.model.block_size + 1]
         self._refuse_unsound(evaluate(self.model, window, self.setup).nats)
         self.check()
@@ -236,6 +261,8 @@ class Run:
             raise Diverged("a weight", self.step, self.lr, self.latest["loss_train"])
 
     def _show(self) -> None:
+        if not self.leads:
+            return
         self.previews.show(self.model, self.latest, self.step, self.tracker, self.folder / SAMPLES)
         self.tracker.flush()
 
@@ -274,27 +301,3 @@ class Run:
         """Training characters for each second spent on training alone."""
         characters = self.step * self.config.trainer.batch_size * self.config.model.block_size
         return characters / self.seconds["train"] if self.seconds["train"] else 0.0
-
-    def summary(self, status: str) -> dict[str, Any]:
-        """What summary.json holds; losses in nats per character, of the whole validation part."""
-        best, loss_train = self.best["loss_val"], self.latest["loss_train"]
-        return {
-            "status": status,
-            "model": self.config.model.name,
-            "steps": self.step,
-            "best_step": self.best["step"],
-            "loss_train": loss_train if math.isfinite(loss_train) else None,
-            "loss_val": best if math.isfinite(best) else None,
-            "bits_per_char": best / math.log(2) if math.isfinite(best) else None,
-            "last_loss_val_by_position": self.latest["loss_val_by_position"],
-            "train_seconds": self.seconds["train"],
-            "eval_seconds": self.seconds["eval"],
-            "chars_per_second": self.chars_per_second(),
-            "parameters": sum(self.model.parameter_counts().values()),
-            "corpus": self.corpus.identity(),
-            "baselines": self.baselines,
-            "floor": self.corpus.floor,
-            "seed": self.config.seed,
-            "overrides": self.starts[0]["overrides"],
-            "resumed": self.starts[1:],
-        }

@@ -44,5 +44,5 @@ class StopSignal:
 
     @property
     def exit_status(self) -> int:
-        """128 plus the signal: 130 after Ctrl-C, 143 after a plain kill."""
-        return 128 + (self.received or 0)
+        """128 plus the signal: 130 after Ctrl-C, 143 after a plain kill, or where another process of the run was stopped."""
+        return 128 + (self.received or signal.SIGTERM)

@@ -73,10 +73,11 @@ def logging_to(folder: Path) -> Iterator[None]:
             handler.close()
 
 
-def progress_bar(total: int, done: int) -> "tqdm[Any]":
+def progress_bar(total: int, done: int, shown: bool = True) -> "tqdm[Any]":
     """A bar on standard error that counts steps, from `done` of `total`; none where standard error is no terminal."""
     shape = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps [{elapsed}, {remaining} left{postfix}]"
-    return tqdm(total=total, initial=done, disable=None, bar_format=shape, dynamic_ncols=True, file=sys.stderr)
+    disable = None if shown else True
+    return tqdm(total=total, initial=done, disable=disable, bar_format=shape, dynamic_ncols=True, file=sys.stderr)
 
 
 class Tracker:

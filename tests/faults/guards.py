@@ -66,7 +66,7 @@ GUARDS = [
     Guard("samples behind the state taken back", RUN, "cut_short(self.folder / SAMPLES, self.samples_length)", "pass", KILL),
     Guard("an evaluation that was cut short made up for", RUN, 'self.latest = saved["run"], saved["step"], saved["best"], saved["latest"]',
           'self.latest = saved["run"], saved["step"], saved["best"], {**saved["latest"], "evaluated": saved["step"]}', SIGNAL),
-    Guard("saving on a signal", "train.py", "            if stop.received:\n                run.save()", "            if stop.received:", SIGNAL),
+    Guard("saving on a signal", "train.py", "            if stopping:\n                run.save()", "            if stopping:", SIGNAL),
     Guard("a signal ends an evaluation", "train.py", "between=lambda _: stop.check()", "between=lambda _: None",
           "tests/test_train.py::test_a_signal_does_not_wait_for_an_evaluation"),
     Guard("strays removed", RUN, "remove_strays(self.folder, FILES)", "pass", "tests/test_run.py::test_what_was_shown_from_its_step_on_is_taken_back"),
