@@ -8,6 +8,7 @@ The commands that people need first:
     python train.py -m model.head_size=8,16,32 seed=1,2    a sweep: every combination
     python train.py resume=runs/NAME                       go on with a run; resume=latest: with the newest
     python train.py debug=smoke                            everything once, in seconds
+    torchrun --standalone --nproc_per_node=2 train.py      one run in two processes
     tensorboard --logdir runs                              watch
     python sample.py prompt="ROMEO:"                       read
 """

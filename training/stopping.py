@@ -6,6 +6,8 @@ import signal
 from types import FrameType
 from typing import Any
 
+from configs.launch import launch
+
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
@@ -34,6 +36,8 @@ class StopSignal:
         if self.received is not None:
             os._exit(128 + number)
         self.received = number
+        if launch().rank > 0:
+            return
         with contextlib.suppress(OSError):  # not print: the signal may come in the middle of one
             os.write(2, b"\nstopping after this step; again to quit at once\n")
 
