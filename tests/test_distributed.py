@@ -19,6 +19,7 @@ from training import checkpoint as checkpoints
 from training.distributed import joined
 
 RUN = (*SMALL, "trainer.batch_size=12", "trainer.max_steps=24", "trainer.eval_interval=8", "trainer.log_interval=1")
+FIRST_OF_TWO = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "2"}
 # Long enough to be killed in the middle, with random numbers in every step.
 KILLED = (
     *SMALL,
@@ -187,12 +188,11 @@ def test_a_batch_that_cannot_be_shared_is_refused_before_any_work(tmp_path: Path
     refused(
         script("train.py", *RUN, cwd=tmp_path, **five), "trainer.batch_size=12 cannot be shared equally by 5 processes"
     )
-    two = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "2"}
     refused(
-        script("train.py", *RUN, "trainer.grad_accumulation=4", cwd=tmp_path, **two),
+        script("train.py", *RUN, "trainer.grad_accumulation=4", cwd=tmp_path, **FIRST_OF_TWO),
         "by 2 processes, each in trainer.grad_accumulation=4",
     )
-    refused(script("train.py", *RUN, "-m", "seed=1,2", cwd=tmp_path, **two), "leave out -m or torchrun")
+    refused(script("train.py", *RUN, "-m", "seed=1,2", cwd=tmp_path, **FIRST_OF_TWO), "leave out -m or torchrun")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -202,7 +202,8 @@ def test_a_batch_that_cannot_be_shared_is_refused_before_any_work(tmp_path: Path
         ({"WORLD_SIZE": "2"}, "do not say which this is"),
         ({"WORLD_SIZE": "2", "RANK": "2", "LOCAL_WORLD_SIZE": "2"}, "do not say which this is"),
         ({"WORLD_SIZE": "two"}, "WORLD_SIZE=two is no whole number"),
-        ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "2"}, "MASTER_ADDR"),
+        (FIRST_OF_TWO, "MASTER_ADDR"),
+        ({**FIRST_OF_TWO, "TORCHELASTIC_USE_AGENT_STORE": "True"}, "torchrun does not answer"),
     ],
 )
 def test_a_start_that_cannot_be_is_refused(variables: dict[str, str], words: str, tmp_path: Path) -> None:
@@ -213,7 +214,7 @@ def test_processes_that_never_come_are_not_waited_for_for_ever() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = str(taken.getsockname()[1])
-    alone = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    alone = {**FIRST_OF_TWO, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     refusal = pytest.raises(UserError, match="the 2 processes of this run did not find each other")
     with mock.patch.dict(os.environ, alone), refusal, joined(timedelta(seconds=1)):
         pass

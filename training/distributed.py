@@ -146,13 +146,13 @@ def in_turn(work: Callable[[], T]) -> T:
 
 def refuse_differences(facts: dict[str, Any]) -> None:
     """Raises UserError in the first process, and Parted in the others, if they do not all have the same facts."""
-    found = []
-    for number, others in enumerate(from_all(facts)):
-        found += [
-            f"{key} is {others.get(key)} in process {number} and {value} in process 0"
-            for key, value in from_first(facts).items()
-            if others.get(key) != value
-        ]
+    first, *others = from_all(facts)
+    found = [
+        f"{key} is {other.get(key)} in process {number} and {value} in process 0"
+        for number, other in enumerate(others, start=1)
+        for key, value in first.items()
+        if other.get(key) != value
+    ]
     if found:
         error = UserError(f"the processes of a run need the same options and text: {'; '.join(found)}")
         raise error if leads() else Parted(error)
@@ -203,7 +203,10 @@ def _store_of_torchrun() -> TCPStore | None:
     """What torchrun keeps as long as it runs."""
     if launch().size == 1 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
-    return TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout=JOINING)
+    try:
+        return TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout=JOINING)
+    except (RuntimeError, ValueError, LookupError) as error:
+        raise UserError(f"torchrun does not answer: {str(error).strip().splitlines()[0]}") from error
 
 
 def step_back(error: UserError) -> NoReturn:
