@@ -66,8 +66,8 @@ log = logging.getLogger(__name__)
 def train(run: Run, stop: StopSignal) -> str:
     """The training loop; returns why it ended. It ends between two steps, and last.pt is then up to date."""
     config, model, optimizer, precision = run.config.trainer, run.model, run.optimizer, run.setup.precision
-    text = torch.from_numpy(run.corpus.train).to(run.setup.device)
-    batches = Batches(text, run.config.model.block_size, config.batch_size, run.config.seed)
+    text = torch.from_numpy(run.corpus.train)
+    batches = Batches(text, run.config.model.block_size, config.batch_size, run.config.seed, run.setup.device)
     scale = loss_scale(precision, config.batch_size * run.config.model.block_size)
     network: nn.Module = model
     if config.compile:

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data import batches as module
 from data.batches import Batches
 
 
@@ -34,6 +35,18 @@ def test_a_step_depends_on_seed_and_step_alone() -> None:
 def test_an_epoch_has_every_character_once_but_for_the_ends(
     characters: int, block_size: int, batch_size: int, seed: int
 ) -> None:
+    check_epochs(characters, block_size, batch_size, seed)
+
+
+@pytest.mark.parametrize(("characters", "block_size", "batch_size"), [(2, 1, 1), (100, 7, 3), (390, 16, 5), (57, 8, 7)])
+def test_so_has_one_whose_order_is_computed_place_by_place(
+    monkeypatch: pytest.MonkeyPatch, characters: int, block_size: int, batch_size: int
+) -> None:
+    monkeypatch.setattr(module, "MOST_LISTED", 0)
+    check_epochs(characters, block_size, batch_size, seed=3)
+
+
+def check_epochs(characters: int, block_size: int, batch_size: int, seed: int) -> None:
     if characters < block_size + 1:
         with pytest.raises(ValueError, match="hold no window"):
             Batches(torch.zeros(characters), block_size, batch_size, seed)
@@ -61,3 +74,26 @@ def test_epochs_differ_in_order_and_offset() -> None:
 def test_every_alignment_of_windows_comes_up() -> None:
     batches = Batches(torch.zeros(200), 8, 1, seed=0)
     assert {int(batches._draw_epoch(epoch).min()) % 8 for epoch in range(200)} == set(range(8))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 1000, (1 << 16) + 1])
+def test_an_order_that_is_computed_place_by_place_is_a_random_one(count: int) -> None:
+    keys = np.random.default_rng(count).integers(2**64, size=6, dtype=np.uint64)
+    places = np.arange(count, dtype=np.uint64)
+    order = module.shuffled(places, count, keys)
+    assert np.array_equal(np.sort(order), places)
+    assert np.array_equal(module.shuffled(places[::7], count, keys), order[::7])
+    if count >= 1000:
+        # Correlations of a shuffled list have a standard deviation of 1 / sqrt(count).
+        assert abs(np.corrcoef(places, order)[0, 1]) < 4 / count**0.5
+        assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 4 / count**0.5
+        assert not np.array_equal(order, module.shuffled(places, count, keys + np.uint64(1)))
+
+
+def test_a_text_too_long_for_a_device_stays_and_its_windows_go_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = torch.arange(1000)
+    assert Batches(ids, 8, 5, seed=1, device="meta").ids.device.type == "meta"
+    monkeypatch.setattr(module, "MOST_ON_DEVICE", 10)
+    batches = Batches(ids, 8, 5, seed=1, device="meta")
+    assert batches.ids is ids
+    assert batches.windows(0).device.type == "meta"
