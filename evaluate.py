@@ -28,7 +28,6 @@ if __name__ == "__main__":  # help and refusals do not wait for torch
 
 import json
 import math
-from collections import Counter
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -37,6 +36,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from data import corpus as texts
+from data.encoded import translated
 from data.tokenizer import Tokenizer
 from training import checkpoint as checkpoints
 from training.checkpoint import Checkpoint, configuration_of
@@ -137,9 +137,8 @@ def part_of(config: EvaluateConfig, checkpoint: Checkpoint, own: DataConfig) -> 
     """Read the text and cut out the part. Raises UserError for a text that the model cannot read or that is too short."""
     data = text_to_read(own, config.data)
     with texts.that_may_have_moved(data.path if config.data.path is None else None):
-        text, nats = texts.read(data)
-    sha256 = texts.sha256(text)
-    trained_on_it = sha256 == checkpoint["corpus"]["sha256"]
+        text = texts.read(data)
+    trained_on_it = text.sha256 == checkpoint["corpus"]["sha256"]
     for name in ("validation_fraction", "test_fraction"):
         if trained_on_it and getattr(data, name) != getattr(own, name):
             raise UserError(
@@ -154,24 +153,20 @@ def part_of(config: EvaluateConfig, checkpoint: Checkpoint, own: DataConfig) -> 
             "name it with data.path=FILE"
         )
     split = config.split or ("validation" if trained_on_it else "all")
-    place = texts.parts_of(text, data)[split]
-    part = text[place]
+    place = texts.parts_of(len(text.ids), data)[split]
     tokenizer = Tokenizer(checkpoint["vocabulary"])
-    skipped: dict[str, int] = {}
-    if config.on_unknown == "skip":
-        counts = Counter(part)
-        skipped = {character: counts[character] for character in sorted(counts.keys() - set(tokenizer.vocabulary))}
-        part = part.translate(dict.fromkeys(map(ord, skipped)))
-    try:
-        ids = tokenizer.encode(part)
-    except UserError as error:
-        raise UserError(f"{error}. Leave them out, or add on_unknown=skip, which counts them apart") from None
+    ids, unknown = translated(text.ids[place], text.vocabulary, tokenizer)
+    if unknown and config.on_unknown == "error":
+        raise UserError(
+            f"{tokenizer.unknown_sentence(''.join(unknown))}. Leave them out, or add on_unknown=skip, which counts them apart"
+        )
     if len(ids) < 2 and split == "test" and not data.test_fraction:
         raise UserError("there is no test part: the model was trained without data.test_fraction")
     if len(ids) < 2:
         raise UserError(f"the {split} part has {len(ids)} characters that the model knows, and 2 are needed")
-    floor = None if nats is None or skipped else float(nats[place][1:].mean())
-    return Part(texts.name_of(data), sha256, split, trained_on_it and split in ("train", "all"), ids, skipped, floor)
+    floor = None if text.nats is None or unknown else float(text.nats[place][1:].mean())
+    learned = trained_on_it and split in ("train", "all")
+    return Part(texts.name_of(data), text.sha256, split, learned, ids, unknown, floor)
 
 
 def table(part: Part, result: Evaluation, stride: int, block_size: int) -> list[str]:

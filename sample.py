@@ -34,7 +34,9 @@ from pathlib import Path
 
 import torch
 
-from data.corpus import decoded, name_of, parts_of, read, read_text, sha256, unescaped
+from data.corpus import name_of, parts_of, read
+from data.encoded import text_pieces
+from data.reading import decoded, read_text, unescaped
 from data.tokenizer import Tokenizer
 from sampling.conversation import converse
 from sampling.novelty import novelty
@@ -122,12 +124,14 @@ def comparison(texts: list[str], checkpoint: Checkpoint) -> str:
     """A sentence on how new the texts are, or on why that cannot be told."""
     try:
         data = configuration_of(checkpoint).data
-        text, _ = read(data)
+        text = read(data)
     except UserError as error:
         return f"novelty: cannot tell, since the training text cannot be had: {error}"
-    if sha256(text) != checkpoint["corpus"]["sha256"]:
+    if text.sha256 != checkpoint["corpus"]["sha256"]:
         return f"novelty: cannot tell, since {name_of(data)} is no longer the text that the model was trained on"
-    return novelty(texts, text[parts_of(text, data)["train"]]).sentence()
+    training = text.ids[parts_of(len(text.ids), data)["train"]]
+    overlap = max(map(len, texts)) - 1  # so that every copy is whole in some piece
+    return novelty(texts, text_pieces(training, Tokenizer(text.vocabulary), overlap)).sentence()
 
 
 def generator_of(seed: int, number: int) -> torch.Generator:

@@ -81,7 +81,9 @@ class ModelConfig:
 @dataclass
 class DataConfig:
     name: str = option("tiny_shakespeare", "which text", choices=("tiny_shakespeare", "text", "playlet"))
-    path: str | None = option(None, "a UTF-8 text file", free_text=True, also="file text input dataset")
+    path: str | None = option(
+        None, "a UTF-8 text file; or several: books/*.txt", free_text=True, also="file text input dataset"
+    )
     validation_fraction: float = option(0.1, "share of the text, its end, never trained on", above=0, below=1)
     test_fraction: float = option(0.0, "share after that, kept even from validation", least=0, below=1, also="holdout")
     characters: int = option(1_000_000, "length of the Playlet, in characters", least=1)
@@ -179,7 +181,9 @@ class SampleConfig:
 @dataclass
 class OtherTextConfig:
     name: str | None = option(None, "null: the checkpoint's own", choices=("tiny_shakespeare", "text", "playlet"))
-    path: str | None = option(None, "a UTF-8 text file", free_text=True, also="file text input dataset")
+    path: str | None = option(
+        None, "a UTF-8 text file; or several: books/*.txt", free_text=True, also="file text input dataset"
+    )
     validation_fraction: float | None = option(None, "null: as in training", above=0, below=1)
     test_fraction: float | None = option(None, "null: as in training", least=0, below=1)
 

@@ -1,6 +1,5 @@
 """Where a text comes from: a file of yours, Tiny Shakespeare, or the built-in Playlet."""
 
-import codecs
 import hashlib
 import http.client
 import logging
@@ -19,7 +18,9 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from configs.schema import DataConfig, UserError
-from data import playlet
+from data import playlet, reading
+from data.encoded import EncodedText, encode, encode_files, remembered
+from data.ngrams import MOST_COUNTED, MOST_PREDICTED, baseline_losses
 from data.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 TINY_SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 TINY_SHAKESPEARE_BYTES = 1_115_394
 CACHE = Path(__file__).parent / "cache" / "tiny_shakespeare.txt"
+_MANY_KINDS = 8000  # distinct characters; a Chinese library has some thousands
+_LONG_EVALUATION = 5_000_000  # characters
 
 
 class CannotBeHad(UserError):
@@ -45,6 +48,17 @@ class Corpus:
     characters: int  # of the whole text
     floor: float | None  # true nats per character of the validation part, where it is known
 
+    def baselines(self) -> dict[str, float]:
+        """What counting achieves, as data/ngrams.py says; of a long text, these figures are counted once and kept."""
+        if len(self.train) <= MOST_COUNTED and len(self.validation) <= MOST_PREDICTED:
+            return baseline_losses(self.train, self.validation, self.tokenizer.vocab_size)
+        log.info(
+            "counted n-grams: of at most the last %s characters of the training part, and the first %s of the validation part",
+            f"{MOST_COUNTED:,}", f"{MOST_PREDICTED:,}",
+        )  # fmt: skip
+        name = f"{self.sha256}.{len(self.train)}+{len(self.validation)}"
+        return remembered(name, lambda: baseline_losses(self.train, self.validation, self.tokenizer.vocab_size))
+
     def identity(self) -> dict[str, Any]:
         """What names this text in checkpoints and summaries."""
         return {
@@ -60,24 +74,24 @@ def load(config: DataConfig, block_size: int) -> Corpus:
 
     Raises UserError if the text cannot be had, is not UTF-8, or is too short for windows of block_size.
     """
-    text, nats = read(config)
-    parts = parts_of(text, config)
+    text = read(config)
+    parts = parts_of(len(text.ids), config)
     train, validation = parts["train"], parts["validation"]
-    _refuse_too_short(len(text), parts, block_size, config)
-    tokenizer = Tokenizer.of(text)
-    ids = tokenizer.encode(text)
+    _refuse_too_short(len(text.ids), parts, block_size, config)
+    _warn_of_much(len(text.vocabulary), len(text.ids[validation]))
     # The first validation character is nobody's target: predicting it would need the training part.
-    floor = None if nats is None else float(nats[validation][1:].mean())
-    return Corpus(name_of(config), sha256(text), tokenizer, ids[train], ids[validation], len(text), floor)
+    floor = None if text.nats is None else float(text.nats[validation][1:].mean())
+    ids, tokenizer = text.ids, Tokenizer(text.vocabulary)
+    return Corpus(name_of(config), text.sha256, tokenizer, ids[train], ids[validation], len(ids), floor)
 
 
-def read(config: DataConfig) -> tuple[str, NDArray[np.float64] | None]:
-    """The text that the configuration names and, where they are known, the true nats of each of its characters."""
+def read(config: DataConfig) -> EncodedText:
+    """The whole text that the configuration names. Raises UserError if it cannot be had, or is not UTF-8."""
     if config.name == "playlet":
-        return playlet.write(config.characters)
+        return encode(*playlet.write(config.characters))
     if config.name == "text":
-        return read_text(Path(config.path or "")), None
-    return tiny_shakespeare(config), None
+        return encode_files(reading.files_of(config.path or ""))
+    return encode(tiny_shakespeare(config))
 
 
 @contextmanager
@@ -91,66 +105,21 @@ def that_may_have_moved(path: str | None) -> Iterator[None]:
         ) from None
 
 
-def parts_of(text: str, config: DataConfig) -> dict[str, slice]:
-    """Where the parts of a text are: train, validation and test, in this order, and all of it."""
-    validation = int(len(text) * (1 - config.validation_fraction - config.test_fraction))
-    test = int(len(text) * (1 - config.test_fraction))
+def parts_of(characters: int, config: DataConfig) -> dict[str, slice]:
+    """Where the parts of a text of so many are: train, validation and test, in this order, and all of it."""
+    validation = int(characters * (1 - config.validation_fraction - config.test_fraction))
+    test = int(characters * (1 - config.test_fraction))
     return {
         "train": slice(0, validation),
         "validation": slice(validation, test),
-        "test": slice(test, len(text)),
-        "all": slice(0, len(text)),
+        "test": slice(test, characters),
+        "all": slice(0, characters),
     }
 
 
 def name_of(config: DataConfig) -> str:
     """What tables call the text."""
-    return Path(config.path).stem if config.name == "text" and config.path else config.name
-
-
-def read_text(path: Path) -> str:
-    """The text of a UTF-8 file, as `decoded` says. Raises UserError that says what is wrong with the file."""
-    try:
-        if path.is_char_device() or path.is_block_device():
-            raise UserError(f"cannot read the text {path}: it is a device, which may never end, and no file")
-        raw = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read the text {path}: {error.strerror or error}") from error
-    return decoded(raw, str(path))
-
-
-def unescaped(text: str) -> str:
-    """A text from the command line, in which \\n is a line end and \\t a tab.
-
-    What is no character becomes one that says so: a byte that is not UTF-8, or half of a pair of surrogates.
-    """
-    try:  # where the locale is no UTF-8, Python keeps what was typed as surrogates, a byte each
-        text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    except UnicodeEncodeError:
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text.replace("\\n", "\n").replace("\\t", "\t")
-
-
-def decoded(raw: bytes, source: str) -> str:
-    """UTF-8 bytes as text, without byte-order mark and with \\n for every line end.
-
-    Raises UserError that names the source, the first wrong byte and a remedy.
-    """
-    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise UserError(
-            f"{source} is UTF-16, seen at byte 0: save it as UTF-8, for example with iconv -f UTF-16 -t UTF-8"
-        )
-    try:
-        text = raw.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{source} is not UTF-8: byte {error.start} is 0x{raw[error.start]:02x}. "
-            "Save it as UTF-8, for example with iconv -f WINDOWS-1252 -t UTF-8"
-        ) from error
-    if "\r" in text:
-        log.info("%s: line ends CRLF and CR are read as LF", source)
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return text
+    return reading.name_of(config.path) if config.name == "text" and config.path else config.name
 
 
 def tiny_shakespeare(config: DataConfig) -> str:
@@ -161,7 +130,7 @@ def tiny_shakespeare(config: DataConfig) -> str:
     named = config.path or os.environ.get("TINY_SHAKESPEARE")
     if named:
         try:
-            text = read_text(Path(named))
+            text = reading.read_text(Path(named))
         except UserError as error:
             raise UserError(f"{error} (named by data.path or the environment variable TINY_SHAKESPEARE)") from error
         if sha256(text) != TINY_SHAKESPEARE_SHA256:
@@ -170,7 +139,7 @@ def tiny_shakespeare(config: DataConfig) -> str:
             )
         return text
     if CACHE.is_file():
-        text = read_text(CACHE)
+        text = reading.read_text(CACHE)
         if sha256(text) == TINY_SHAKESPEARE_SHA256:
             return text
         log.warning("%s is damaged: downloading it again", CACHE)
@@ -234,6 +203,20 @@ def _keep(text: str) -> None:
     except OSError as error:
         log.warning(
             "Tiny Shakespeare could not be kept in %s (%s): the next run will download it again", CACHE, error.strerror
+        )
+
+
+def _warn_of_much(vocab_size: int, validation: int) -> None:
+    if vocab_size > _MANY_KINDS:
+        log.warning(
+            "the text has %s distinct characters: a model of characters learns each of them apart, and may not be what you want",
+            f"{vocab_size:,}",
+        )
+    if validation > _LONG_EVALUATION:
+        log.warning(
+            "the validation part has %s characters, and each evaluation reads them all: a smaller "
+            "data.validation_fraction makes it faster",
+            f"{validation:,}",
         )
 
 

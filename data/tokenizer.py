@@ -1,5 +1,7 @@
 """Characters to ids and back. The vocabulary is the sorted distinct code points of the text."""
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,24 +11,41 @@ _CODE_POINTS = 0x110000
 _PIECE = 1 << 20  # characters handled at once, so that memory stays near the size of the result
 
 
+def cut(text: str) -> Iterator[str]:
+    """A text in pieces of a million characters."""
+    return (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
+
+
+def vocabulary_of(pieces: Iterable[str]) -> str:
+    """The distinct characters of a text that comes in pieces, in code-point order."""
+    present = np.zeros(_CODE_POINTS, dtype=bool)
+    for piece in pieces:
+        present[_code_points(piece)] = True
+    return "".join(map(chr, np.flatnonzero(present)))
+
+
+def dtype_of(vocab_size: int) -> type[np.uint8 | np.int16 | np.int32]:
+    """The smallest type of ids. Those above a byte are signed: torch does little with its larger unsigned types."""
+    return np.uint8 if vocab_size <= 1 << 8 else np.int16 if vocab_size <= 1 << 15 else np.int32
+
+
 class Tokenizer:
     """A character is the id of its place in `vocabulary`, a string of distinct characters in code-point order."""
 
     def __init__(self, vocabulary: str) -> None:
         self.vocabulary = vocabulary
-        self.codes = _code_points(vocabulary)
+        self.codes = _code_points(vocabulary).astype("<u4")
         if len(self.codes) == 0 or np.any(np.diff(self.codes.astype(np.int64)) <= 0):
             raise ValueError("a vocabulary is a non-empty string of distinct characters in code-point order")
-        # One byte an id where that holds them all. torch cannot index its two-byte unsigned type, so else four.
-        self.dtype: type[np.uint8 | np.int32] = np.uint8 if len(vocabulary) <= 256 else np.int32
+        self.dtype = dtype_of(len(vocabulary))
+        # The id of every code point, or -1; the last place stands for all code points above the vocabulary's.
+        self._ids = np.full(int(self.codes[-1]) + 2, -1, dtype=np.int32)
+        self._ids[self.codes] = np.arange(len(vocabulary))
 
     @classmethod
     def of(cls, text: str) -> "Tokenizer":
         """The tokenizer of a non-empty text."""
-        present = np.zeros(_CODE_POINTS, dtype=bool)
-        for start in range(0, len(text), _PIECE):
-            present[_code_points(text[start : start + _PIECE])] = True
-        return cls("".join(map(chr, np.flatnonzero(present))))
+        return cls(vocabulary_of(cut(text)))
 
     @property
     def vocab_size(self) -> int:
@@ -38,31 +57,37 @@ class Tokenizer:
         return max(0, self.vocabulary.find("\n"))
 
     def encode(self, text: str) -> NDArray[np.integer]:
-        """Ids (len(text),) of one byte each, or four where the vocabulary needs it.
+        """Ids (len(text),) in the smallest type that holds them all: of one byte, two or four.
 
         Raises UserError that lists every unknown character.
         """
         ids = np.empty(len(text), dtype=self.dtype)
-        for start in range(0, len(text), _PIECE):
-            codes = _code_points(text[start : start + _PIECE])
-            places = np.minimum(np.searchsorted(self.codes, codes), self.vocab_size - 1)
-            if not np.array_equal(self.codes[places], codes):
-                raise UserError(self._unknown_sentence(text))
-            ids[start : start + _PIECE] = places
+        for start, piece in enumerate(cut(text)):
+            found = self.find(piece)
+            if found.min() < 0:
+                raise UserError(self.unknown_sentence(text))
+            ids[start * _PIECE : (start + 1) * _PIECE] = found
         return ids
+
+    def find(self, text: str) -> NDArray[np.int32]:
+        """The ids (len(text),), with -1 for unknown characters."""
+        return self._ids.take(_code_points(text), mode="clip")
 
     def decode(self, ids: NDArray[np.integer] | list[int]) -> str:
         """The text of ids (N,)."""
         if len(ids) == 0:
             return ""
-        return self.codes[ids].astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
+        return self.codes[ids].tobytes().decode("utf-32-le", "surrogatepass")
 
-    def _unknown_sentence(self, text: str) -> str:
+    def unknown_sentence(self, text: str) -> str:
+        """Names the characters of a text that are not in the vocabulary."""
         unknown = sorted(set(text) - set(self.vocabulary))
         named = ", ".join(f"{character!r} (U+{ord(character):04X})" for character in unknown[:20])
         more = f" and {len(unknown) - 20} more" if len(unknown) > 20 else ""
         return f"the model has never seen {named}{more}: its vocabulary holds {self.vocab_size} other characters"
 
 
-def _code_points(text: str) -> NDArray[np.uint32]:
+def _code_points(text: str) -> NDArray[np.unsignedinteger]:
+    if text.isascii():
+        return np.frombuffer(text.encode("ascii"), dtype=np.uint8)
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")

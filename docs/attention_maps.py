@@ -16,7 +16,7 @@ from PIL import Image
 
 from configs.command_line import run_script
 from configs.schema import UserError
-from data.corpus import unescaped
+from data.reading import unescaped
 from data.tokenizer import Tokenizer
 from training import checkpoint as checkpoints
 from training.folders import BEST

@@ -1,6 +1,6 @@
 """How much of what a model wrote it has copied from the text that it was trained on."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 SHORT = 8  # characters; shorter sequences stand in any text
@@ -21,17 +21,23 @@ class Novelty:
         return f"longest copy from the training text: {len(self.longest)} characters, {shown!r}{share}"
 
 
-def novelty(texts: Sequence[str], training: str) -> Novelty:
-    """Compare texts, without their prompts, with a training text. Exact; memory does not grow with the training text."""
+def novelty(texts: Sequence[str], training: Iterable[str]) -> Novelty:
+    """Compare texts, without their prompts, with a training text in pieces.
+
+    It is exact if the pieces overlap by one character less than the longest text has.
+    """
     sequences = [text[start : start + SHORT] for text in texts for start in range(len(text) - SHORT + 1)]
     wanted = set(sequences)
-    copied = {part for start in range(len(training) - SHORT + 1) if (part := training[start : start + SHORT]) in wanted}
+    copied: set[str] = set()
     longest = ""
-    for text in texts:
-        can_be = copyable(text, copied)
-        for start in range(len(text)):
-            while can_be[start] > len(longest) and text[start : start + len(longest) + 1] in training:
-                longest = text[start : start + len(longest) + 1]
+    for piece in training:
+        here = {part for start in range(len(piece) - SHORT + 1) if (part := piece[start : start + SHORT]) in wanted}
+        copied |= here
+        for text in texts:
+            can_be = copyable(text, here)
+            for start in range(len(text)):
+                while can_be[start] > len(longest) and text[start : start + len(longest) + 1] in piece:
+                    longest = text[start : start + len(longest) + 1]
     new = sum(sequence not in copied for sequence in sequences) / len(sequences) if sequences else None
     return Novelty(longest, new)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from configs.schema import SampleConfig, UserError
-from data.corpus import unescaped
+from data.reading import unescaped
 from data.tokenizer import Tokenizer
 from model.generation import Choice, generate
 from model.language_model import LanguageModel

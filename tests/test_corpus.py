@@ -13,7 +13,8 @@ import pytest
 from configs.schema import DataConfig, UserError
 from data import corpus as texts
 from data import playlet
-from tests.scripts import ROOT, process
+from data.reading import files_of, name_of, read_text, unescaped
+from tests.scripts import ROOT, SMALL, process, refused, script
 
 TEXT = "é “x” 日 🙂\nsecond line\n" * 20
 
@@ -37,7 +38,7 @@ def test_line_ends_become_one_kind_and_are_mentioned_once(
     caplog.set_level(logging.INFO)
     path = tmp_path / "windows.txt"
     path.write_bytes(TEXT.replace("\n", line_end).encode())
-    assert texts.read_text(path) == TEXT
+    assert read_text(path) == TEXT
     assert caplog.text.count("read as LF") == 1
 
 
@@ -64,7 +65,7 @@ def test_another_encoding_is_refused_with_file_offset_and_remedy(tmp_path: Path,
 @pytest.mark.parametrize(("name", "words"), [("missing.txt", "No such file"), (".", "Is a directory")])
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        texts.read_text(tmp_path / name)
+        read_text(tmp_path / name)
 
 
 @pytest.mark.parametrize("characters", [0, 1, 2, 8, 9])
@@ -109,7 +110,7 @@ def test_the_parts_are_the_text_in_order() -> None:
     ],
 )
 def test_what_was_typed_is_text(typed: str, meant: str) -> None:
-    assert texts.unescaped(typed) == meant
+    assert unescaped(typed) == meant
 
 
 def test_texts_are_utf8_in_every_locale(tmp_path: Path) -> None:
@@ -130,7 +131,8 @@ def test_memory_stays_a_small_multiple_of_the_text(tmp_path: Path) -> None:
     (tmp_path / "big.txt").write_text(playlet.write(100_000)[0] * (size // 100_000), encoding="utf-8")
     program = (
         "import resource; from configs.schema import DataConfig;"
-        "from data import corpus; from data.ngrams import baseline_losses;"
+        "from pathlib import Path; from data import corpus, encoded; from data.ngrams import baseline_losses;"
+        "encoded.FOLDER = Path('cache');"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
         "c = corpus.load(DataConfig(name='text', path='big.txt'), 64);"
         "loaded = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
@@ -153,13 +155,12 @@ def test_memory_stays_a_small_multiple_of_the_text(tmp_path: Path) -> None:
 def test_the_test_part_is_kept_from_both_others() -> None:
     config = DataConfig(name="playlet", characters=5000, validation_fraction=0.1, test_fraction=0.2)
     corpus = texts.load(config, 8)
-    text, nats = texts.read(config)
+    text, nats = playlet.write(5000)
     assert corpus.tokenizer.decode(corpus.train) == text[:3500]
     assert corpus.tokenizer.decode(corpus.validation) == text[3500:4000]
     assert corpus.identity()["characters"] == 5000
-    assert nats is not None
     assert corpus.floor == pytest.approx(nats[3501:4000].mean())
-    assert {name: text[part] for name, part in texts.parts_of(text, config).items()} == {
+    assert {name: text[part] for name, part in texts.parts_of(5000, config).items()} == {
         "train": text[:3500],
         "validation": text[3500:4000],
         "test": text[4000:],
@@ -167,3 +168,68 @@ def test_the_test_part_is_kept_from_both_others() -> None:
     }
     with pytest.raises(UserError, match=r"data.test_fraction=0.0001\) the test part has 1 and needs 2"):
         texts.load(replace(config, test_fraction=0.0001), 8)
+
+
+def test_several_files_are_one_text_in_the_order_of_their_names(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.txt", "B.txt", "a1.txt", "a.md", "in/c.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"This is {name}.")
+    corpus = texts.load(DataConfig(name="text", path=f"{tmp_path}/*.txt"), 8)
+    whole = "This is B.txt.This is a.txt.This is a1.txt.This is b.txt."
+    assert corpus.sha256 == hashlib.sha256(whole.encode()).hexdigest()
+    assert [path.name for path in files_of(f"{tmp_path}/**/[a-c].txt")] == ["a.txt", "b.txt", "c.txt"]
+    (tmp_path / "*.txt").write_text("a file of this very name")
+    assert files_of(f"{tmp_path}/*.txt") == [tmp_path / "*.txt"]
+    with pytest.raises(UserError, match=r"no file matches data.path=.*/b\?.md"):
+        files_of(f"{tmp_path}/b?.md")
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("books/mine.v2.txt", "mine.v2"),
+        ("my books/*.txt", "my_books"),
+        ("books/**/*", "books"),
+        ("/*.txt", "texts"),
+        ("../*", "texts"),
+        ("books/play-[0-9].txt", "play-_0-9"),
+    ],
+)
+def test_a_text_has_a_short_name(path: str, name: str) -> None:
+    assert name_of(path) == name
+
+
+def test_what_will_take_long_or_learn_little_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = DataConfig(name="playlet", characters=5000)
+    texts.load(config, 8)
+    assert caplog.text == ""
+    monkeypatch.setattr(texts, "_MANY_KINDS", 20)
+    monkeypatch.setattr(texts, "_LONG_EVALUATION", 499)
+    texts.load(config, 8)
+    assert "distinct characters: a model of characters learns each of them apart" in caplog.text
+    assert "has 500 characters, and each evaluation reads them all: a smaller data.validation_fraction" in caplog.text
+
+
+UNREADABLE = {
+    "*.md": "no file matches data.path=*.md",
+    ".": "cannot read the text .: Is a directory. To read the files in it, write data.path=*.txt",
+    "[1i]*": "cannot read the text inner: Is a directory",
+    "[13]*": "3.bin is not UTF-8: byte 0 is 0x80",
+    "[14]*": "cannot read the text 4.gone: No such file or directory",
+}
+
+
+def test_what_cannot_be_read_among_several_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("inner").mkdir()
+    Path("1.txt").write_text(TEXT)
+    Path("3.bin").write_bytes(b"\x80")
+    Path("4.gone").symlink_to("nowhere")
+    for pattern, words in UNREADABLE.items():
+        with pytest.raises(UserError) as error:
+            texts.load(DataConfig(name="text", path=pattern), 8)
+        assert str(error.value).startswith(words)
+    refused(script("train.py", *SMALL, "data=text", "data.path=[13]*", cwd=tmp_path), UNREADABLE["[13]*"])
+    assert not Path("runs").exists()

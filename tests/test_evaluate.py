@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from configs.schema import DataConfig, TrainerConfig
-from data import corpus as texts
+from configs.schema import TrainerConfig
+from data.playlet import write
 from data.tokenizer import Tokenizer
 from tests.scripts import SMALL, process, refused, script
 from training import checkpoint as checkpoints
@@ -37,7 +37,7 @@ def expected(trained: Path, text: str, stride: int | None = None) -> float:
 
 @pytest.fixture(scope="module")
 def playlet() -> str:
-    return texts.read(DataConfig(name="playlet", characters=20_000))[0]
+    return write(20_000)[0]
 
 
 def test_it_is_the_number_that_training_reported(trained: Path) -> None:

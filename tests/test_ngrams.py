@@ -1,5 +1,6 @@
 """Counting baselines: equal to the formula by plain counting, and to known figures on the real text."""
 
+import logging
 import math
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from configs.schema import DataConfig
 from data import corpus as texts
+from data import encoded, ngrams
 from data.ngrams import baseline_losses, bigram_log_probabilities
 
 
@@ -74,3 +76,36 @@ def test_counting_stays_above_the_true_entropy() -> None:
     assert corpus.floor is not None
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] > corpus.floor
+
+
+def test_counting_is_bounded_told_and_done_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(encoded, "FOLDER", tmp_path / "cache")
+    corpus = texts.load(DataConfig(name="playlet", characters=20_000), 8)
+    whole = corpus.baselines()
+    assert "counted n-grams" not in caplog.text
+    table = ngrams.bigram_log_probabilities(corpus.train[-3000:], corpus.tokenizer.vocab_size)
+    part = ngrams.baseline_losses(corpus.train[-3000:], corpus.validation[:1500], corpus.tokenizer.vocab_size)
+    for module in (texts, ngrams):
+        monkeypatch.setattr(module, "MOST_COUNTED", 3000)
+        monkeypatch.setattr(module, "MOST_PREDICTED", 1500)
+    assert whole != corpus.baselines() == part
+    assert "at most the last 3,000 characters of the training part, and the first 1,500 of the" in caplog.text
+    assert np.array_equal(ngrams.bigram_log_probabilities(corpus.train, corpus.tokenizer.vocab_size), table)
+    (figures,) = (tmp_path / "cache").glob("*.figures")
+    with monkeypatch.context() as patched:
+        patched.setattr(texts, "baseline_losses", None)
+        assert corpus.baselines() == part
+    figures.write_text("[")
+    assert corpus.baselines() == part
+    monkeypatch.setattr(encoded, "FOLDER", figures)  # where nothing can be kept
+    assert corpus.baselines() == part
+
+
+def test_a_table_is_the_same_in_one_piece_and_in_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    train = np.random.default_rng(0).integers(0, 30, 500).astype(np.uint8)
+    table = ngrams.bigram_log_probabilities(train, 40)
+    monkeypatch.setattr(ngrams, "_MOST_CELLS", 3 * 40)
+    assert np.array_equal(ngrams.bigram_log_probabilities(train, 40), table)

@@ -11,18 +11,23 @@ from tests.scripts import SMALL, script
 
 
 def test_the_longest_copy_and_the_share_of_what_is_new() -> None:
-    found = novelty(["xx the king is dea", "to be or"], "long live: the king is dead. to be or not")
+    found = novelty(["xx the king is dea", "to be or"], ["long live: the king is dead. to be or not"])
     assert found.longest == " the king is dea"
     assert found.new == 2 / 12  # of eleven sequences in the first text "xx the k" and "x the ki"; the second has one
 
 
-@given(texts=st.lists(st.text("ab", max_size=40), max_size=3), training=st.text("ab", max_size=80))
-def test_it_is_what_looking_everywhere_finds(texts: list[str], training: str) -> None:
+@given(
+    texts=st.lists(st.text("ab", max_size=40), max_size=3),
+    training=st.text("ab", max_size=80),
+    size=st.sampled_from([1, 10, 100]),
+)
+def test_it_is_what_looking_everywhere_finds(texts: list[str], training: str, size: int) -> None:
     pieces = {
         text[start:end] for text in texts for start in range(len(text)) for end in range(start + 1, len(text) + 1)
     }
     copied = [piece for piece in pieces if piece in training]
-    found = novelty(texts, training)
+    overlap = max(map(len, texts), default=1) - 1
+    found = novelty(texts, (training[max(0, at - overlap) : at + size] for at in range(0, len(training), size)))
     assert len(found.longest) == max(map(len, copied), default=0)
     assert found.longest in training
     short = [text[start : start + SHORT] for text in texts for start in range(len(text) - SHORT + 1)]

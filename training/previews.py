@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from configs.schema import TrainConfig, UserError
-from data.corpus import Corpus, unescaped
+from data.corpus import Corpus
+from data.reading import unescaped
 from model.generation import Choice, generate
 from model.language_model import LanguageModel
 from training.evaluation import position_groups

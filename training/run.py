@@ -16,7 +16,6 @@ from torch import Tensor
 
 from configs.schema import TrainConfig, UserError, values
 from data.corpus import Corpus
-from data.ngrams import baseline_losses
 from model.language_model import LanguageModel
 from training import checkpoint as checkpoints
 from training import distributed
@@ -81,7 +80,7 @@ class Run:
             self.same_as_saved = source == LAST and saved["config"] == asdict(config)
         distributed.own_random_numbers(config.seed, self.step)
         self.validation = torch.from_numpy(corpus.validation)
-        self.baselines = baseline_losses(corpus.train, corpus.validation, corpus.tokenizer.vocab_size)
+        self.baselines = corpus.baselines()
         self.previews = Previews(config, corpus, self.baselines)
 
     def _restore(self, saved: checkpoints.Checkpoint, path: Path) -> None:
