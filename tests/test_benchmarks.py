@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import ablation, runs, sampling, throughput, time_to_loss
+from benchmarks import ablation, encoding, runs, sampling, throughput, time_to_loss
 from configs.schema import UserError
 from model.language_model import LanguageModel
 from tests.scripts import ROOT, refused, script
@@ -119,3 +119,14 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
         refused(script(f"benchmarks/{name}.py", "x", cwd=tmp_path), "whole numbers")
         assert f"python benchmarks/{name}.py" in script(f"benchmarks/{name}.py", "--help", cwd=tmp_path).stdout
     refused(script("benchmarks/throughput.py", "model.n_head=0", "n_haed=1", cwd=ROOT), "n_haed")
+
+
+def test_a_large_text_is_encoded_and_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text.txt").write_text("It was a dark night, and it was late.\n" * 30)
+    encoding.main(["1", str(tmp_path / "text.txt")])
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["megabytes"] == 1.0
+    assert min(figures.values()) > 0
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(UserError, match="an empty text never fills a file"):
+        encoding.main(["1", str(tmp_path / "empty.txt")])
