@@ -197,7 +197,7 @@ def _read(sha256: str) -> tuple[EncodedText, list[Any]] | None:
             return None
         ids = np.memmap(path, dtype, mode="r", shape=(characters,)).view(np.ndarray)
         files = [[str(name), int(size), int(time)] for name, size, time in record["files"]]
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
     warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # torch: nobody will write to it
     return EncodedText(ids, vocabulary, sha256), files
@@ -212,7 +212,7 @@ def _seal(vocabulary: str, path: Path) -> str:
 
 
 def _forget_what_was_there(sha256: str, files: list[Any]) -> None:
-    """Give up the room of what these files held before they changed."""
+    """Give up the room of what these files held before they changed. Who has it mapped keeps it, where the system is POSIX."""
     paths = [path for path, *_ in files]
     for record in FOLDER.glob("*.json"):
         known = None if record.stem == sha256 else _read(record.stem)

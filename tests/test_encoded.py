@@ -139,12 +139,8 @@ def other_ids(ids: Path, record: Path) -> None:
     ids.write_bytes(ids.read_bytes()[::-1])
 
 
-def other_version(ids: Path, record: Path) -> None:
-    record.write_text(json.dumps(json.loads(record.read_text()) | {"version": 0}))
-
-
-def other_vocabulary(ids: Path, record: Path) -> None:
-    record.write_text(json.dumps(json.loads(record.read_text()) | {"vocabulary": "ba"}))
+def with_record(**changes: object) -> Callable[[Path, Path], Any]:
+    return lambda ids, record: record.write_text(json.dumps(json.loads(record.read_text()) | changes))
 
 
 DAMAGES: dict[str, Callable[[Path, Path], Any]] = {
@@ -152,8 +148,9 @@ DAMAGES: dict[str, Callable[[Path, Path], Any]] = {
     "empty": lambda ids, record: os.truncate(ids, 0),
     "gone": lambda ids, record: ids.unlink(),
     "of another text": other_ids,
-    "of another version": other_version,
-    "of an odd vocabulary": other_vocabulary,
+    "of another version": with_record(version=0),
+    "of an odd vocabulary": with_record(vocabulary="ba"),
+    "of no vocabulary": with_record(vocabulary=["a", "b"]),
     "without a record": lambda ids, record: record.unlink(),
     "with half a record": lambda ids, record: os.truncate(record, 30),
     "with no record's content": lambda ids, record: record.write_text("[1]"),

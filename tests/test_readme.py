@@ -41,6 +41,8 @@ def home(tmp_path_factory: pytest.TempPathFactory, trained: Path) -> Path:
     home = tmp_path_factory.mktemp("reader")
     for name in ("mine.txt", "scene.txt"):
         (home / name).write_text("It was a dark night, and it was late.\n" * 40)
+    (home / "books").mkdir()
+    shutil.copy(home / "mine.txt", home / "books")
     shutil.copytree(trained, home / "runs" / "NAME")
     shutil.copy(trained / "best.pt", home / "best.pt")
     return home
