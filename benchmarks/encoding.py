@@ -4,8 +4,9 @@
 
 The text and what is made of it lie in a temporary folder for so long. Two processes train on it, each on one core and up to
 the end of the first step, without the evaluation before it. The first finds nothing encoded: its megabytes of text a second
-are printed, and the most memory that it has held, all of PyTorch included. The second finds the first one's work: its seconds
-are printed, from when everything is imported and the options are read. All as one JSON line.
+are printed, and the most memory that it has held until all was encoded and until the first step was done, all of PyTorch
+included. The second finds the first one's work: its seconds are printed, from when everything is imported and the options
+are read. All as one JSON line.
 """
 
 import json
@@ -47,7 +48,8 @@ def main(arguments: list[str]) -> None:
     figures = {
         "megabytes": round(size / 1e6, 1),
         "megabytes_per_s": round(size / 1e6 / first["load_s"], 1),
-        "memory_mb": round(first["memory_mb"]),
+        "encoding_memory_mb": round(first["load_mb"]),
+        "first_step_memory_mb": round(first["memory_mb"]),
         "cached_first_step_s": round(second["load_s"] + second["step_s"], 2),
         "cached_memory_mb": round(second["memory_mb"]),
     }
@@ -84,13 +86,18 @@ def first_step(folder: Path) -> dict[str, float]:
     times = [time.perf_counter()]
     corpus = texts.load(config.data, config.model.block_size)
     times.append(time.perf_counter())
+    loaded = held()
     run = Run(config, corpus, folder)
     windows = Batches(torch.from_numpy(corpus.train), config.model.block_size, config.trainer.batch_size, config.seed)
     loss_of(run.model, windows.windows(0)).backward()
     run.optimizer.step()
     times.append(time.perf_counter())
-    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
-    return {"load_s": times[1] - times[0], "step_s": times[2] - times[1], "memory_mb": held}
+    return {"load_s": times[1] - times[0], "step_s": times[2] - times[1], "load_mb": loaded, "memory_mb": held()}
+
+
+def held() -> float:
+    """The most memory that this process has held, in megabytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 if __name__ == "__main__":

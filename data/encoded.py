@@ -40,7 +40,7 @@ FOLDER = Path(__file__).parent / "cache" / "texts"
 SMALL = 32 << 20  # bytes; so long a text is read again each time
 _VERSION = 1  # of the files in the cache
 _ENDS = 1 << 16  # bytes of each end of the ids that are proved before they are used
-_PIECE = 1 << 20  # ids that are handled at once
+_PIECE = 1 << 18  # ids that are handled at once
 
 
 @dataclass(frozen=True)
@@ -228,19 +228,17 @@ def _new_file(path: Path, room: int = 0) -> Iterator[BinaryIO]:
 
     What stood under the name stays there until then. Raises UserError that names cause and remedy, `room` in bytes.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    file = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_strays(path.parent)
-        with open(temporary, "xb") as file:
-            with contextlib.suppress(OSError):  # some network file systems: there, strays stay
-                _lock(file)
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            if sys.platform == "win32":  # which renames no open file
-                file.close()
-            os.replace(temporary, path)
+        file = _open_new(path)
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+        if sys.platform == "win32":  # which renames no open file
+            file.close()
+        os.replace(file.name, path)
     except OSError as error:
         needed = f" The text takes {room / 1e6:,.0f} MB there." if room else ""
         raise UserError(
@@ -248,23 +246,32 @@ def _new_file(path: Path, room: int = 0) -> Iterator[BinaryIO]:
             f"Make room, or make {path.parent} a link to a folder that has it and that you may write to"
         ) from error
     finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.close()  # which may have to write what is left
+            with contextlib.suppress(OSError):
+                os.unlink(file.name)
+
+
+def _open_new(path: Path) -> BinaryIO:
+    """A new file beside a path, held until it is closed."""
+    while True:
+        file = open(path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp"), "xb")  # noqa: SIM115
+        if sys.platform != "win32":
+            with contextlib.suppress(OSError):  # some network file systems: there, strays stay
+                fcntl.flock(file, fcntl.LOCK_EX)
+        if os.path.exists(file.name):
+            return file
+        file.close()  # taken for a stray before it was held
 
 
 def _remove_strays(folder: Path) -> None:
-    """Remove what killed processes left half written: what nobody holds any more."""
+    """Remove what killed processes left half written: what nobody holds, since the system lets go of what they held."""
     for stray in folder.glob(".*.tmp"):
         with contextlib.suppress(OSError):
             if sys.platform == "win32":  # which removes no open file
                 stray.unlink()
             else:
                 with open(stray, "rb") as file:
-                    _lock(file)
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     stray.unlink()
-
-
-def _lock(file: BinaryIO) -> None:
-    """Hold a file until it is closed; the system lets go of what a killed process held. Raises OSError if it is held."""
-    if sys.platform != "win32":
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -39,7 +39,9 @@ def baseline_losses(train: Ids, validation: Ids, vocab_size: int, highest: int =
         codes["train"] = _longer(codes["train"], train, order, vocab_size)
         codes["validation"] = _longer(codes["validation"], validation, order, vocab_size)
         seen = np.sort(codes["train"])
-        first_of_kind = seen[np.append(True, seen[1:] != seen[:-1])]
+        differs = np.ones(len(seen), dtype=bool)
+        differs[1:] = seen[1:] != seen[:-1]
+        first_of_kind = seen[differs]
         sequences = codes["validation"]
         histories = sequences - sequences % vocab_size
         history_count = np.searchsorted(seen, histories + vocab_size) - np.searchsorted(seen, histories)

@@ -14,7 +14,7 @@ from configs.schema import UserError
 
 log = logging.getLogger(__name__)
 
-PIECE = 1 << 20  # bytes that are read at once
+PIECE = 1 << 18  # bytes that are read at once
 
 
 def files_of(path: str) -> list[Path]:

@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 from configs.schema import UserError
 
 _CODE_POINTS = 0x110000
-_PIECE = 1 << 20  # characters handled at once, so that memory stays near the size of the result
+_PIECE = 1 << 18  # characters handled at once: they stay in a processor's cache, and memory near the size of the result
 
 
 def cut(text: str) -> Iterator[str]:
-    """A text in pieces of a million characters."""
+    """A text in pieces."""
     return (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
 
 
@@ -20,7 +20,9 @@ def vocabulary_of(pieces: Iterable[str]) -> str:
     """The distinct characters of a text that comes in pieces, in code-point order."""
     present = np.zeros(_CODE_POINTS, dtype=bool)
     for piece in pieces:
-        present[_code_points(piece)] = True
+        codes = _code_points(piece)
+        if not present.take(codes, mode="clip").all():  # several times as fast as to set all again
+            present[codes] = True
     return "".join(map(chr, np.flatnonzero(present)))
 
 

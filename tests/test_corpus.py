@@ -3,8 +3,10 @@
 import codecs
 import hashlib
 import logging
+import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 
 from configs.schema import DataConfig, UserError
 from data import corpus as texts
-from data import playlet
+from data import encoded, playlet
 from data.reading import files_of, name_of, read_text, unescaped
 from tests.scripts import ROOT, SMALL, process, refused, script
 
@@ -210,6 +212,16 @@ def test_what_will_take_long_or_learn_little_is_said(
     texts.load(config, 8)
     assert "distinct characters: a model of characters learns each of them apart" in caplog.text
     assert "has 500 characters, and each evaluation reads them all: a smaller data.validation_fraction" in caplog.text
+
+
+def test_a_pipe_is_read_once_even_beside_a_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoded, "SMALL", 0)
+    (tmp_path / "1.txt").write_text(TEXT, encoding="utf-8")
+    os.mkfifo(tmp_path / "2.txt")
+    writer = threading.Thread(target=lambda: (tmp_path / "2.txt").write_bytes(TEXT.encode()), daemon=True)
+    writer.start()
+    corpus = texts.load(DataConfig(name="text", path=f"{tmp_path}/*.txt"), 8)
+    assert corpus.sha256 == hashlib.sha256(2 * TEXT.encode()).hexdigest()
 
 
 UNREADABLE = {
