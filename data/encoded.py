@@ -3,7 +3,7 @@
 For each large text the folder of the cache holds
 
     SHA256.ids      its ids as they are in memory, from where they are read as they are needed
-    SHA256.json     what they are, and from which files: their paths, sizes and times of change
+    SHA256.json     their vocabulary, and the files that they are from: paths, sizes and times of change
 
 A text whose files are as recorded is not read again. Each file is written under another name and renamed when it is whole;
 what does not belong together, or was cut short, is made anew.
@@ -159,8 +159,8 @@ def _encode_into_cache(paths: Sequence[Path], files: list[Any]) -> EncodedText:
                 finally:
                     _refuse_changes(paths, files)
     _refuse_changes(paths, files)
-    record = {"version": _VERSION, "characters": characters, "vocabulary": vocabulary, "files": files}
-    record["seal"] = _seal(vocabulary, FOLDER / f"{sha256}.ids")
+    seal = _seal(vocabulary, FOLDER / f"{sha256}.ids")
+    record = {"version": _VERSION, "seal": seal, "vocabulary": vocabulary, "files": files}
     with _new_file(FOLDER / f"{sha256}.json") as file:
         file.write(json.dumps(record).encode())
     _forget_what_was_there(sha256, files)
@@ -190,12 +190,10 @@ def _read(sha256: str) -> tuple[EncodedText, list[Any]] | None:
     path = FOLDER / f"{sha256}.ids"
     try:
         record = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        vocabulary, characters = record["vocabulary"], record["characters"]
-        dtype = np.dtype(dtype_of(len(vocabulary)))
-        sound = record["version"] == _VERSION and path.stat().st_size == characters * dtype.itemsize
-        if not sound or record["seal"] != _seal(vocabulary, path):
+        vocabulary = record["vocabulary"]
+        if record["version"] != _VERSION or record["seal"] != _seal(vocabulary, path):
             return None
-        ids = np.memmap(path, dtype, mode="r", shape=(characters,)).view(np.ndarray)
+        ids = np.memmap(path, dtype_of(len(vocabulary)), mode="r").view(np.ndarray)
         files = [[str(name), int(size), int(time)] for name, size, time in record["files"]]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
@@ -204,11 +202,12 @@ def _read(sha256: str) -> tuple[EncodedText, list[Any]] | None:
 
 
 def _seal(vocabulary: str, path: Path) -> str:
-    """Tells a vocabulary and ids from all others, but from ids that differ only far from both ends: it must be quick."""
+    """Tells a vocabulary and ids from all others, but from as many that differ only far from both ends: it must be quick."""
+    size = path.stat().st_size
     with open(path, "rb") as file:
         ends = file.read(_ENDS)
-        file.seek(max(0, path.stat().st_size - _ENDS))
-        return hashlib.sha256(vocabulary.encode() + ends + file.read()).hexdigest()
+        file.seek(max(0, size - _ENDS))
+        return hashlib.sha256(f"{size} {vocabulary}".encode() + ends + file.read(_ENDS)).hexdigest()
 
 
 def _forget_what_was_there(sha256: str, files: list[Any]) -> None:

@@ -7,6 +7,7 @@ import os
 import resource
 import threading
 import unicodedata
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -69,6 +70,11 @@ def test_a_text_from_the_cache_is_the_text_from_memory(
     assert same(found, encode(TEXT + TEXT + "\n"))
     assert caplog.text.count("2.txt: line ends CRLF and CR are read as LF") == caplog.text.count("read as LF") == 1
     assert not found.ids.flags.writeable
+    with warnings.catch_warnings(record=True) as warned:
+        torch.set_warn_always(True)
+        torch.from_numpy(encode_files(paths).ids)
+        torch.set_warn_always(False)
+    assert warned == []
     with unread(monkeypatch):
         assert same(encode_files(paths), found)
     monkeypatch.setattr(encoded, "SMALL", 1 << 20)
@@ -146,6 +152,7 @@ def with_record(**changes: object) -> Callable[[Path, Path], Any]:
 
 DAMAGES: dict[str, Callable[[Path, Path], Any]] = {
     "cut short": cut,
+    "without its middle": lambda ids, record: ids.write_bytes(ids.read_bytes()[:100] + ids.read_bytes()[-100:]),
     "empty": lambda ids, record: os.truncate(ids, 0),
     "gone": lambda ids, record: ids.unlink(),
     "of another text": other_ids,
@@ -160,13 +167,14 @@ DAMAGES: dict[str, Callable[[Path, Path], Any]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_cache_is_made_anew(path: Path, cache: Path, damage: str) -> None:
+def test_a_damaged_cache_is_made_anew(path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    monkeypatch.setattr(encoded, "_ENDS", 50)
     encode_files([path])
     (ids,), (record,) = cache.glob("*.ids"), cache.glob("*.json")
-    whole = ids.read_bytes()
+    whole = ids.read_bytes(), record.read_bytes()
     DAMAGES[damage](ids, record)
     assert same(encode_files([path]), encode(TEXT))
-    assert ids.read_bytes() == whole
+    assert (ids.read_bytes(), record.read_bytes()) == whole
 
 
 def test_a_full_disk_is_said_and_costs_no_other_text(path: Path, cache: Path, tmp_path: Path) -> None:

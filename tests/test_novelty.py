@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sampling.novelty import SHORT, novelty
@@ -21,6 +21,7 @@ def test_the_longest_copy_and_the_share_of_what_is_new() -> None:
     training=st.text("ab", max_size=80),
     size=st.sampled_from([1, 10, 100]),
 )
+@example(texts=["aabbabab"], training="aabbabab" + 20 * "b", size=10)
 def test_it_is_what_looking_everywhere_finds(texts: list[str], training: str, size: int) -> None:
     pieces = {
         text[start:end] for text in texts for start in range(len(text)) for end in range(start + 1, len(text) + 1)
