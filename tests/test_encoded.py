@@ -138,24 +138,16 @@ def test_a_text_is_read_again_only_if_its_files_have_changed(
     assert same(before, encode(TEXT))  # but stays with those who have it
 
 
-def cut(ids: Path, record: Path) -> None:
-    os.truncate(ids, ids.stat().st_size - 1)
-
-
-def other_ids(ids: Path, record: Path) -> None:
-    ids.write_bytes(ids.read_bytes()[::-1])
-
-
 def with_record(**changes: object) -> Callable[[Path, Path], Any]:
     return lambda ids, record: record.write_text(json.dumps(json.loads(record.read_text()) | changes))
 
 
 DAMAGES: dict[str, Callable[[Path, Path], Any]] = {
-    "cut short": cut,
+    "cut short": lambda ids, record: os.truncate(ids, ids.stat().st_size - 1),
     "without its middle": lambda ids, record: ids.write_bytes(ids.read_bytes()[:100] + ids.read_bytes()[-100:]),
     "empty": lambda ids, record: os.truncate(ids, 0),
     "gone": lambda ids, record: ids.unlink(),
-    "of another text": other_ids,
+    "of another text": lambda ids, record: ids.write_bytes(ids.read_bytes()[::-1]),
     "of another version": with_record(version=0),
     "of an odd vocabulary": with_record(vocabulary="ba"),
     "of no vocabulary": with_record(vocabulary=["a", "b"]),
