@@ -40,10 +40,12 @@ def main(arguments: list[str]) -> None:
     if arguments[:1] == [FIRST_STEP]:
         print(json.dumps(first_step(Path(arguments[1]))))
         return
-    megabytes = int(arguments[0]) if arguments else 1000
-    text = read_text(Path(arguments[1])) if len(arguments) > 1 else playlet.write(1_000_000)[0]
+    number, *file = arguments or ["1000"]
+    if not number.isdecimal() or int(number) < 1 or len(file) > 1:
+        raise UserError("give a number of megabytes, 1 or more, and the name of a file if you like")
+    text = read_text(Path(file[0])) if file else playlet.write(1_000_000)[0]
     with tempfile.TemporaryDirectory() as name:
-        size = write(text, Path(name) / NAME, megabytes * 1_000_000)
+        size = write(text, Path(name) / NAME, int(number) * 1_000_000)
         first, second = (in_a_process(name) for _ in range(2))
     figures = {
         "megabytes": round(size / 1e6, 1),

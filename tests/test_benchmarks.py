@@ -130,3 +130,6 @@ def test_a_large_text_is_encoded_and_found(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "empty.txt").touch()
     with pytest.raises(UserError, match="an empty text never fills a file"):
         encoding.main(["1", str(tmp_path / "empty.txt")])
+    for arguments in (["0"], ["text.txt"], ["1", "text.txt", "more"]):
+        with pytest.raises(UserError, match="give a number of megabytes, 1 or more"):
+            encoding.main(arguments)
