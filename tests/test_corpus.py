@@ -216,6 +216,7 @@ def test_what_will_take_long_or_learn_little_is_said(
 
 def test_a_pipe_is_read_once_even_beside_a_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoded, "SMALL", 0)
+    monkeypatch.setattr(encoded, "FOLDER", tmp_path / "cache")
     (tmp_path / "1.txt").write_text(TEXT, encoding="utf-8")
     os.mkfifo(tmp_path / "2.txt")
     writer = threading.Thread(target=lambda: (tmp_path / "2.txt").write_bytes(TEXT.encode()), daemon=True)
