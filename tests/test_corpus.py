@@ -118,7 +118,7 @@ def test_what_was_typed_is_text(typed: str, meant: str) -> None:
 def test_texts_are_utf8_in_every_locale(tmp_path: Path) -> None:
     locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     (tmp_path / "text.txt").write_bytes(TEXT.encode())
-    small = ("debug=smoke", "trainer.max_steps=1", "model.block_size=8")
+    small = ("debug=smoke", "trainer.max_steps=1", "trainer.threads=1", "model.block_size=8")
     result = process("train.py", "data=text", "data.path=text.txt", *small, "hydra.run.dir=run", cwd=tmp_path, **locale)
     assert result.returncode == 0, result.stderr
     assert f"{len(set(TEXT))} distinct" in result.stderr
