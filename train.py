@@ -57,7 +57,7 @@ from training.run import Run
 from training.schedule import lr_factor
 from training.speaking import introduce, log_evaluation, report, writing_to
 from training.stopping import Stopped, StopSignal
-from training.summary import summary_of
+from training.summary import shared_facts, summary_of
 from training.tracking import progress_bar, write_summary
 
 log = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ def one_run(config: TrainConfig, folder: Path, overrides: list[str]) -> float:
         overrides = []  # they are the run's own by now
     with writing_to(folder) as check, StopSignal() as stop:
         run, changes = distributed.in_turn(lambda: prepared_run(config, folder, overrides))
-        distributed.refuse_differences(run.shared_facts())
+        distributed.refuse_differences(shared_facts(run))
         run.open_folder(check)
         distributed.remember(folder)
         status = "failed"

@@ -184,11 +184,6 @@ class Run:
             self.latest["loss_train"] = self.losses.loss
             self.seconds["train"] += time.perf_counter() - started
 
-    def shared_facts(self) -> dict[str, Any]:
-        """What must be the same in all processes that share this run."""
-        options = {key: value for key, value in values(self.config).items() if key not in ("data.path", "resume")}
-        return {**options, "the step to go on from": self.step, "the text's SHA-256": self.corpus.sha256}
-
     def agree(self, stop: StopSignal) -> bool:
         """Whether a signal has come to any process of the run, which must all end after the same step."""
         limit = self.config.trainer.max_minutes

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from configs.schema import values
 from training.run import Run
 
 
@@ -29,3 +30,9 @@ def summary_of(run: Run, status: str) -> dict[str, Any]:
         "overrides": run.starts[0]["overrides"],
         "resumed": run.starts[1:],
     }
+
+
+def shared_facts(run: Run) -> dict[str, Any]:
+    """What must be the same in all processes that share a run."""
+    options = {key: value for key, value in values(run.config).items() if key not in ("data.path", "resume")}
+    return {**options, "the step to go on from": run.step, "the text's SHA-256": run.corpus.sha256}

@@ -121,7 +121,7 @@ def main(arguments: list[str]) -> None:
 
 def tested(folder: Path, *tests: str) -> "subprocess.CompletedProcess[str]":
     """Run tests in a copy of the project, up to the first that fails."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider", *tests]
     return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True)
 
 
