@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from configs.schema import DataConfig, UserError
+from configs.schema import DataConfig, TrainConfig, UserError
 from data import corpus as texts
 from data import encoded, playlet
 from data.reading import files_of, name_of, read_text, unescaped
 from tests.scripts import ROOT, SMALL, process, refused, script
+from training.initialization import new_model
 
 TEXT = "é “x” 日 🙂\nsecond line\n" * 20
 
@@ -246,3 +247,13 @@ def test_what_cannot_be_read_among_several_is_named(tmp_path: Path, monkeypatch:
         assert str(error.value).startswith(words)
     refused(script("train.py", *SMALL, "data=text", "data.path=[13]*", cwd=tmp_path), UNREADABLE["[13]*"])
     assert not Path("runs").exists()
+
+
+def test_a_bigram_table_without_room_is_refused_with_the_remedy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "".join(map(chr, range(0x4E00, 0x4E00 + 8193)))
+    corpus = texts.load(write(tmp_path / "signs.txt", text.encode()), 8)
+    assert "the text has 8,193 distinct characters" in caplog.text
+    with pytest.raises(UserError, match=r"8,193 distinct characters would not fit .*: set model.bigram=false"):
+        new_model(TrainConfig(), corpus)
