@@ -29,6 +29,22 @@ def test_auto_finds_a_device_and_says_why() -> None:
     assert torch.get_num_threads() == 1
 
 
+def test_threads_are_those_asked_for_or_the_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)), raising=False)
+    for share, threads, reason in (
+        ("2", 2, "OMP_NUM_THREADS; there are 4 cores"),
+        ("16", 4, "one for each core of this process"),
+        ("", 4, "one for each core of this process"),
+        ("2,1", 4, "one for each core of this process"),
+        ("0", 4, "one for each core of this process"),
+    ):
+        monkeypatch.setenv("OMP_NUM_THREADS", share)
+        setup = choose_setup(TrainerConfig(device="cpu"))
+        assert setup.threads == torch.get_num_threads() == threads
+        assert f"threads {threads} ({reason})" in setup.reasons
+    assert choose_setup(TrainerConfig(device="cpu", threads=1)).threads == 1
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is another one")
 def test_what_a_step_frees_is_there_for_the_next_step() -> None:
     choose_setup(TrainerConfig(device="cpu", threads=1))

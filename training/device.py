@@ -48,16 +48,12 @@ def choose_setup(config: TrainerConfig, device_key: str = "trainer.device", drop
     device, device_reason = choose_device(config.device, device_key)
     precision, precision_reason = _choose_precision(config.precision, device)
     path, path_reason = _choose_attention_path(config.attention_path, device, precision, dropout)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = config.threads or max(1, cores // launch().local_size)
+    threads, threads_reason = _choose_threads(config.threads)
     torch.set_num_threads(threads)
     _keep_freed_memory()
     if config.deterministic != torch.are_deterministic_algorithms_enabled():  # to ask takes torch two seconds
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
         torch.use_deterministic_algorithms(config.deterministic)
-    threads_reason = "as asked" if config.threads else "one for each core of this process"
-    if launch().size > 1:
-        threads_reason += f", in each of {launch().size} processes"
     reasons = (
         f"device {device} ({device_reason}), precision {_name(precision)} ({precision_reason}), "
         f"attention {path} ({path_reason}), threads {threads} ({threads_reason})"
@@ -137,6 +133,21 @@ def _choose_attention_path(name: str, device: torch.device, precision: torch.dty
     if precision == torch.bfloat16 and _processor_multiplies("bfloat16"):
         return "plain", "faster than fused on the processors measured that have bfloat16 instructions"
     return "fused", "faster than plain on the processors measured"
+
+
+def _choose_threads(asked: int | None) -> tuple[int, str]:
+    """Where several jobs run beside each other, what started them says in OMP_NUM_THREADS what share each has."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    share = os.environ.get("OMP_NUM_THREADS", "")
+    here = launch()
+    beside = f", in each of {here.size} processes" if here.size > 1 else ""
+    if asked:
+        return asked, f"as asked{beside}"
+    if beside:  # torchrun sets OMP_NUM_THREADS=1, however many cores there are
+        return max(1, cores // here.local_size), f"a share of the {cores} cores{beside}"
+    if share.isdecimal() and 0 < int(share) < cores:
+        return int(share), f"OMP_NUM_THREADS; there are {cores} cores"
+    return cores, "one for each core of this process"
 
 
 def _keep_freed_memory() -> None:
