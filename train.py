@@ -52,6 +52,7 @@ from training.folders import LAST, TRACE, folder_to_resume
 from training.losses import Diverged
 from training.precision import in_precision, loss_scale, unscale_gradients
 from training.profiling import profiling
+from training.results import show_sweep
 from training.resuming import prepared_run
 from training.run import Run
 from training.schedule import lr_factor
@@ -221,4 +222,4 @@ def before_any_run(config: Any, sweeping: bool) -> list[str]:
 
 
 if __name__ == "__main__":
-    COMMAND_LINE.run(main, before_any_run)
+    COMMAND_LINE.run(main, before_any_run, show_sweep)

@@ -5,10 +5,8 @@ instead of a traceback. It imports no torch.
 """
 
 import contextlib
-import io
 import itertools
 import json
-import math
 import os
 import sys
 import time
@@ -25,7 +23,6 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -33,6 +30,8 @@ from configs.checks import problems
 from configs.launch import launch
 from configs.overrides import OverrideReader, override_of, yaml_groups
 from configs.schema import UserError, options
+from configs.sweeping import Job, checked, holds_a_sweep, name_job_folders, run_sweep
+from configs.terminal import mend_standard_streams, sentence
 
 CONFIGS = Path(__file__).parent
 _COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
@@ -53,10 +52,11 @@ class CommandLine:
         self.found: Path | None = None  # or the one that was there
         self.search_path: list[str] = []  # the user's own configuration folder, if any
         ConfigStore.instance().store(name=f"{name}_schema", node=schema)
+        name_job_folders()
 
     def prepare(self, arguments: list[str]) -> None:
         """Answer help, completion and displays of the configuration; refuse, with status 2, what cannot be honoured."""
-        _mend_standard_streams()
+        mend_standard_streams()
         try:
             os.getcwd()
         except FileNotFoundError:
@@ -67,7 +67,7 @@ class CommandLine:
             drop_standard_output()
             sys.exit()
         except (UserError, *_COMPOSITION_ERRORS, ValueError, AssertionError, OSError) as error:  # Hydra raises most
-            sys.exit(self._say(_sentence(error)))
+            sys.exit(self._say(sentence(error)))
 
     def _prepare(self, arguments: list[str]) -> None:
         parsed, unknown = get_args_parser().parse_known_args(arguments)
@@ -106,51 +106,59 @@ class CommandLine:
             self._hand_over(lambda _: None, self.flags + self.overrides)
             sys.exit()
 
-    def run(self, main: Callable[[Any], Any], before: Callable[[Any, bool], list[str]] | None = None) -> None:
+    def run(
+        self,
+        main: Callable[[Any], Any],
+        before: Callable[[Any, bool], list[str]] | None = None,
+        after_sweep: Callable[[Path], None] = lambda _: None,
+    ) -> None:
         """Run `main(config)` once, or once for each job of a sweep, and exit with a status that says how it went.
 
         `before(config, sweeping)` runs first, when no folder exists yet, and returns overrides that replace those of the
         same key. A UserError or OSError ends in one sentence and status 2; a sweep first does its other jobs.
+        `after_sweep` shows what these came to, by what lies in the sweep's folder.
         """
-        failures: list[str] = []
 
-        def job(composed: Any) -> Any:
+        def once(composed: Any) -> Any:
             try:
-                config = OmegaConf.to_object(composed)
-                if found := problems(config):
-                    raise UserError("; ".join(found))
-                return main(config)
+                return main(checked(composed))
             except BrokenPipeError:  # whoever read our output has had enough
                 drop_standard_output()
                 raise SystemExit(0) from None
             except (UserError, OSError) as error:
                 if self.writes_runs:
                     self._leave_nothing_empty(Path(HydraConfig.get().runtime.output_dir))
-                if HydraConfig.get().mode != RunMode.MULTIRUN:
-                    raise SystemExit(self._say(_sentence(error))) from None
-                failures.append(
-                    f"job {HydraConfig.get().job.num} ({HydraConfig.get().job.override_dirname}): {_sentence(error)}"
-                )
-                self._say(failures[-1])
-                return math.nan
+                raise SystemExit(self._say(sentence(error))) from None
 
         try:
             if before is not None:
                 for overrides in list(self._jobs()):
                     self._replace(before(self._composed(overrides), self.sweeping))
-            if self.writes_runs:
-                self._replace([self._claimed_folder()])
-            self._hand_over(job, self.flags + self.overrides)
+            folder = self._claimed_folder() if self.writes_runs else Path()
+            if not self.sweeping:
+                self._hand_over(once, self.flags + self.overrides)
+                return
+            self._prepare_jobs()
+            job = Job(self.name, main)
+            sys.exit(run_sweep(job, folder, lambda: self._hand_over(job, self.flags + self.overrides), after_sweep))
         except (UserError, OSError, *_COMPOSITION_ERRORS) as error:
-            for folder in self.created:
-                self._leave_nothing_empty(folder)
-            sys.exit(self._say(_sentence(error)))
-        if failures:
-            sys.exit(self._say(f"{len(failures)} jobs of the sweep failed", *failures))
+            for made in self.created:
+                self._leave_nothing_empty(made)
+            sys.exit(self._say(sentence(error)))
+
+    def _prepare_jobs(self) -> None:
+        """Tell Hydra which options are no changes, and the processes of launchers where this project lies."""
+        typed = OverridesParser.create().parse_overrides(self.overrides)
+        fixed = {override.key_or_group for override in typed if not override.is_sweep_override()}
+        key = "hydra.job.config.override_dirname.exclude_keys"
+        if not self._sets(key):
+            self.overrides.append(f"{key}=[{','.join(key for key in sorted(fixed) if not key.startswith('hydra'))}]")
+        beside = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(CONFIGS.parent), *([beside] if beside else [])])
 
     def _say(self, *sentences: str) -> int:
-        for sentence in sentences:
-            print(f"{self.name}.py: {sentence}", file=sys.stderr)
+        for said in sentences:
+            print(f"{self.name}.py: {said}", file=sys.stderr)
         return 2
 
     def _hand_over(self, main: Callable[[Any], Any], arguments: list[str]) -> None:
@@ -198,10 +206,10 @@ class CommandLine:
                 mine = OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"])
                 yield from problems(OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(self.schema), mine)))
             except (*_COMPOSITION_ERRORS, ValueError) as error:
-                yield _sentence(error)
+                yield sentence(error)
 
-    def _claimed_folder(self) -> str:
-        """Make the folder of this run or sweep, so that it is nobody else's; returns the override that names it."""
+    def _claimed_folder(self) -> Path:
+        """Make the folder of this run or sweep, so that it is nobody else's, and tell Hydra of it."""
         key = "hydra.sweep.dir" if self.sweeping else "hydra.run.dir"
         config = self._composed(next(self._jobs()))
         typed = self._sets(key)
@@ -211,15 +219,16 @@ class CommandLine:
         if folder.is_dir():
             self.found = folder.absolute()
         if config.get("resume") is not None:
-            return override_of(key, str(folder))  # which `before` has found
+            return folder  # which `before` has found
         self.created = [place for place in (folder, *folder.parents) if not place.exists()]
         if not typed:
             folder = _new_folder(folder)
-        elif (folder / "multirun.yaml").exists():
+        elif holds_a_sweep(folder):
             raise UserError(f"{folder} holds a sweep already: choose another folder")
         else:
             folder.mkdir(parents=True, exist_ok=True)
-        return override_of(key, str(folder))
+        self._replace([override_of(key, str(folder))])
+        return folder
 
     def _leave_nothing_empty(self, folder: Path) -> None:
         """After a refusal, take away the folder if nothing of worth is in it, and those that were made around it."""
@@ -265,7 +274,7 @@ def _new_folder(wanted: Path) -> Path:
 
 def run_script(main: Callable[[list[str]], None], introduction: str | None) -> None:
     """Run a small script with its arguments; what cannot be done is one sentence, and exit status 2."""
-    _mend_standard_streams()
+    mend_standard_streams()
     arguments = sys.argv[1:]
     try:
         if {"-h", "--help"} & {*arguments}:
@@ -283,19 +292,3 @@ def run_script(main: Callable[[list[str]], None], introduction: str | None) -> N
 def drop_standard_output() -> None:
     """From here on standard output goes nowhere: its reader has gone, or it cannot take more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _mend_standard_streams() -> None:
-    """Where the terminal has no é, let it show a ?; where a stream is closed, let it be one that is empty."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
-        elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-
-
-def _sentence(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return " ".join(str(error).split("\n")[:2]) or type(error).__name__

@@ -4,8 +4,10 @@ Hydra stops at the first mistake, advises to add a + to a mistyped key, takes an
 cannot parse a prompt such as `What's here?`. Its own parser and types still decide; only the words are ours.
 """
 
+import contextlib
 import difflib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -19,6 +21,8 @@ from omegaconf.errors import OmegaConfBaseException
 from configs.schema import literal, options
 
 Groups = dict[str, list[str]]
+
+_LONGEST = 32  # characters of a value that tables and names show
 
 _DECIDED = {  # options of Hydra's that this project settles
     "hydra.output_subdir": "the run folder's config.yaml holds the configuration",
@@ -122,6 +126,32 @@ class OverrideReader:
 def override_of(key: str, text: str) -> str:
     """The override that sets a key to exactly this text."""
     return f"{key}={QuotedString(literal(text), Quote.single).with_quotes()}"
+
+
+def key_and_value(override: str) -> tuple[str, str]:
+    """The two halves of an override as typed, without a + before it or quotes around its value."""
+    key, _, value = override.lstrip("+").partition("=")
+    quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+    return key, value[1:-1] if quoted else value
+
+
+def short(value: str) -> str:
+    """A typed value as tables and names show it: one line, and no more digits than one can take in."""
+    with contextlib.suppress(ValueError):
+        if len(value) > 8:
+            return f"{float(value):.4g}"
+    value = " ".join(value.split())
+    return value if len(value) <= _LONGEST else value[: _LONGEST - 1] + "…"
+
+
+def name_of_changes(overrides: Iterable[str]) -> str:
+    """What sets a job apart, as a part of a folder's name: head_size=16,seed=2; at most 90 bytes, safe in any shell."""
+    changes = dict(map(key_and_value, overrides))
+    last_words = [key.split(".")[-1] for key in changes]
+    names = [word if last_words.count(word) == 1 else key for key, word in zip(changes, last_words, strict=True)]
+    values = [re.sub(r"[^\w.+-]+", "-", short(value)).strip("-") or "-" for value in changes.values()]
+    joined = ",".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
+    return joined.encode()[:90].decode(errors="ignore").rstrip("-,.=")
 
 
 def yaml_groups(*folders: Path) -> Groups:

@@ -6,7 +6,6 @@
 Each folder holds one run. The loss is that of its best evaluation, the line is the first long one of the sample beside it.
 """
 
-import json
 import math
 import shlex
 import sys
@@ -18,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from configs.command_line import run_script
 from configs.schema import UserError
 from training.files import write_text
-from training.folders import SAMPLES, SUMMARY
+from training.folders import SAMPLES
 from training.previews import samples_by_step
-from training.resuming import ENDINGS
+from training.results import code, damaged, ended_in_order, read_summary, refuse_different_texts
 from training.tracking import changed_on_the_way
 
 README = Path(__file__).parents[1] / "README.md"
@@ -36,12 +35,8 @@ def table_of(folders: list[Path]) -> str:
     if not folders:
         raise UserError("name the folders of the runs that belong in the table")
     runs = [read_run(folder) for folder in folders]
+    refuse_different_texts(summary for summary, _ in runs)
     baselines = runs[0][0]["baselines"]
-    sha256 = runs[0][0]["corpus"]["sha256"]
-    if any(summary["corpus"]["sha256"] != sha256 or summary["baselines"] != baselines for summary, _ in runs):
-        raise UserError(
-            "these runs have different texts or validation parts, so their losses cannot stand in one table"
-        )
     rows = [(nats, f"| counted {order}-gram | every run | | {loss(nats)} | | | |") for order, nats in baselines.items()]
     rows += [(summary["loss_val"], line) for summary, line in runs]
     return HEADER + "".join(f"{line}\n" for _, line in sorted(rows, reverse=True))
@@ -59,16 +54,13 @@ def write(table: str, readme: Path = README) -> None:
 
 def read_run(folder: Path) -> tuple[dict[str, Any], str]:
     """summary.json of a run that has ended in order, and its line of the table."""
-    if (folder / "multirun.yaml").exists():
-        raise UserError(f"{folder} holds a sweep: name the folders in it, {folder}/*")
+    summary = read_summary(folder)
     try:
-        summary: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        ended = summary["status"] in ENDINGS
-        if not ended or not math.isfinite(summary["loss_val"]):
+        if not ended_in_order(summary):
             raise UserError(f"{folder} holds a run that has not ended in order: it is {summary['status']}")
         return summary, row(folder, summary)
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise UserError(f"{folder} holds no finished run, or a damaged one: {error}") from error
+    except (ValueError, LookupError, TypeError) as error:
+        raise damaged(folder, error) from error
 
 
 def row(folder: Path, summary: dict[str, Any]) -> str:
@@ -96,11 +88,6 @@ def written_line(folder: Path, step: int) -> str:
     texts = samples_by_step(samples.read_text(encoding="utf-8", errors="replace"))
     line = next((line for line in texts.get(step, "").splitlines() if len(line) >= 20), "")
     return code(line[:40]) if line else ""
-
-
-def code(text: str) -> str:
-    """Text as it is, in a cell of a table."""
-    return "`" + text.replace("`", "'").replace("|", "\\|") + "`"
 
 
 def main(arguments: list[str]) -> None:

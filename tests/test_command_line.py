@@ -106,9 +106,9 @@ def test_every_rung_of_the_ladder_runs_in_one_sweep_and_each_has_its_folder(tmp_
     assert result.returncode == 0, result.stderr
     (sweep,) = (tmp_path / "runs").iterdir()
     assert sweep.name.endswith("_sweep")
-    jobs = sorted(path for path in sweep.iterdir() if path.is_dir())
+    jobs = sorted(sweep.glob("[0-9]_*"))
     assert [job.name for job in jobs] == [
-        f"{number}_{model}_playlet" for number, model in enumerate(("bigram", "average", "head", "multihead", "gpt"))
+        f"{number}_model={model}" for number, model in enumerate(("bigram", "average", "head", "multihead", "gpt"))
     ]
     parameters = [json.loads((job / "summary.json").read_text())["parameters"] for job in jobs]
     assert parameters == sorted(set(parameters))  # five models, each larger than the one before
@@ -120,7 +120,7 @@ def test_every_rung_of_the_ladder_runs_in_one_sweep_and_each_has_its_folder(tmp_
 def test_a_job_that_fails_does_not_take_the_others_down(tmp_path: Path) -> None:
     options = ("-m", *SMALL, "trainer.max_steps=4", "trainer.eval_interval=1", "optimizer.warmup_steps=0")
     result = script("train.py", *options, "optimizer.lr=1e30,0.001", cwd=tmp_path)
-    refused(result, "1 jobs of the sweep failed", "job 0 (", "optimizer.lr=1e+30", "not a finite number")
+    refused(result, "1 of 2 jobs failed", "job 0 (optimizer.lr=1e+30): ", "not a finite number")
     statuses = [json.loads(path.read_text())["status"] for path in sorted((tmp_path / "runs").glob("*/*/summary.json"))]
     assert statuses == ["diverged", "finished"]
 
@@ -142,7 +142,7 @@ def test_of_two_runs_in_one_folder_the_second_is_refused(tmp_path: Path) -> None
 
 def test_jobs_that_would_share_a_folder_do_not_overwrite_each_other(tmp_path: Path) -> None:
     result = script("train.py", "-m", *SMALL, "trainer.max_steps=2", "seed=1,2", "hydra.sweep.subdir=x", cwd=tmp_path)
-    refused(result, "1 jobs of the sweep failed", "job 1", "holds a run already")
+    refused(result, "1 of 2 jobs failed", "job 1 (seed=2): ", "holds a run already")
     (summary,) = (tmp_path / "runs").glob("*/x/summary.json")
     assert json.loads(summary.read_text())["seed"] == 1
 
@@ -181,6 +181,7 @@ ODD = {
     "hydra.run.dir=${nope}": "Interpolation key 'nope' not found",
     "-m seed=range(0,0)": "the sweep has no jobs",
     "-m hydra.launcher=x": "_target_",
+    "-m hydra/launcher=nope": "requirements-sweeps.txt",
     "-m hydra.sweep.subdir=${nope} seed=1": "Interpolation key 'nope' not found",
     "data.urls=[[a]]": "it must be a list of at least one address",
     "trainer.device=tpu": "trainer.device=tpu is no device",

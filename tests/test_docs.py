@@ -133,6 +133,7 @@ def test_the_table_of_results_reads_a_real_run(trained: Path) -> None:
     "name",
     [
         "docs/results_table.py",
+        "docs/sweep_table.py",
         "docs/attention_maps.py",
         "docs/tensorboard_picture.py",
         "docs/page_picture.py",

@@ -11,7 +11,15 @@ MAY_IMPORT = {
     "configs": {"configs"},
     "data": {"data", "configs.schema"},
     "model": {"model", "configs.schema"},
-    "training": {"training", "model", "data", "configs.schema", "configs.checks"},
+    "training": {
+        "training",
+        "model",
+        "data",
+        "configs.schema",
+        "configs.checks",
+        "configs.overrides",
+        "configs.sweeping",
+    },
     "sampling": {"sampling", "training", "model", "data", "configs.schema", "configs.checks"},
 }
 OURS = (

@@ -124,6 +124,28 @@ def test_tensorboard_shows_the_run(tmp_path: Path) -> None:
         assert values["loss/val"] == pytest.approx(curve[-1][2], abs=1e-6)
 
 
+def test_every_run_of_a_sweep_is_seen_by_what_it_changed(tmp_path: Path) -> None:
+    short = ("trainer.max_steps=2", "trainer.eval_interval=1", "hydra.sweep.dir=runs")
+    swept = ("model.n_layer=1", "trainer.patience=null,3", "data.path='l\\'été / \"1\".txt','b.txt'", "data=text")
+    for name in ('l\'été / "1".txt', "b.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("to be or not to be, that is the question\n" * 50)
+    result = script("train.py", "-m", *SMALL[:1], *SMALL[2:3], *short, *swept, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    paths = ("l-été-1-.txt", "b.txt")
+    pairs = [(patience, path) for patience in ("null", "3") for path in paths]
+    names = {f"{number}_patience={patience},path={path}" for number, (patience, path) in enumerate(pairs)}
+    with tensorboard("tensorboard --logdir runs", tmp_path) as read:
+        wait_for(lambda: len(read("runs")) == 4)
+        assert set(read("runs")) == names
+        wanted = {
+            "experimentName": "", "allowedStatuses": ["STATUS_SUCCESS"], "startIndex": 0, "sliceSize": 10,
+            "colParams": [{"metric": {"group": "", "tag": "loss/val"}}],
+        }  # fmt: skip
+        groups = wait_for(lambda: read("plugin/hparams/session_groups", wanted)["sessionGroups"])
+        assert {session["name"] for group in groups for session in group["sessions"]} == names
+
+
 def test_a_run_is_seen_while_it_lasts_and_each_step_once_after_resuming(tmp_path: Path) -> None:
     long = (
         "trainer.max_steps=100000",

@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import math
+import multiprocessing
 import os
 import sys
 import threading
@@ -55,6 +56,8 @@ def logging_to(folder: Path) -> Iterator[None]:
     """Send log lines to standard error and to train.log in the run folder, as long as this is entered."""
     root = logging.getLogger()
     screen = _AboveTheBar()
+    if _is_worker():
+        screen.setFormatter(logging.Formatter(f"{folder.name}: %(message)s"))
     file = _LogFile(folder / LOG, encoding="utf-8", errors="backslashreplace", delay=True)
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     level = root.level
@@ -74,10 +77,18 @@ def logging_to(folder: Path) -> Iterator[None]:
 
 
 def progress_bar(total: int, done: int, shown: bool = True) -> "tqdm[Any]":
-    """A bar on standard error that counts steps, from `done` of `total`; none where standard error is no terminal."""
+    """A bar on standard error that counts steps, from `done` of `total`; none where standard error is no terminal.
+
+    Nor in one of several processes that share the terminal.
+    """
     shape = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps [{elapsed}, {remaining} left{postfix}]"
-    disable = None if shown else True
+    disable = None if shown and not _is_worker() else True
     return tqdm(total=total, initial=done, disable=disable, bar_format=shape, dynamic_ncols=True, file=sys.stderr)
+
+
+def _is_worker() -> bool:
+    """Whether this process was started to take its part of the work, beside others."""
+    return multiprocessing.current_process().name != "MainProcess"
 
 
 class Tracker:
