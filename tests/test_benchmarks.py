@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import ablation, encoding, runs, sampling, throughput, time_to_loss
+from benchmarks import ablation, encoding, runs, sampling, sweeping, throughput, time_to_loss
 from configs.schema import UserError
 from model.language_model import LanguageModel
 from tests.scripts import ROOT, refused, script
@@ -82,6 +82,21 @@ def test_throughput_and_its_share_of_what_the_machine_can_do(monkeypatch: pytest
     assert figures["memory_mb"] > 50
 
 
+def test_a_sweep_side_by_side_against_one_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UserError, match=r"did you mean model\.n_head"):
+        sweeping.seconds([*sweeping.TINY, "model.n_haed=1"])
+    took = {"joblib": 3.0, "threads=1": 5.0, "": 6.0}
+    monkeypatch.setattr(
+        sweeping, "seconds", lambda options: next(took[name] for name in took if name in " ".join(options))
+    )
+    sweeping.main([])
+    figures = json.loads(capsys.readouterr().out)
+    assert (figures["ratio"], figures["jobs"], figures["two_workers_seconds"]) == (1.67, 16, 3.0)
+    assert figures["one_after_another_seconds"] == {"one_thread": 5.0, "all_cores": 6.0}
+
+
 def test_sampling_against_recomputing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name, value in {"LENGTH": 150, "MANY": 4, "ROUNDS": 1}.items():
         monkeypatch.setattr(sampling, name, value)
@@ -115,6 +130,7 @@ def test_operations_are_counted_as_torch_counts_them() -> None:
 
 
 def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
+    assert "python benchmarks/sweeping.py" in script("benchmarks/sweeping.py", "--help", cwd=tmp_path).stdout
     for name in ("time_to_loss", "ablation"):
         refused(script(f"benchmarks/{name}.py", "x", cwd=tmp_path), "whole numbers")
         assert f"python benchmarks/{name}.py" in script(f"benchmarks/{name}.py", "--help", cwd=tmp_path).stdout
