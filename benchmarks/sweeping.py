@@ -32,8 +32,11 @@ WORKERS = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
 
 def main(arguments: list[str]) -> None:
     options = [*TINY, *arguments, f"seed=range({JOBS})"]
-    beside = seconds([*options, *WORKERS])
-    one_thread, all_cores = seconds([*options, "trainer.threads=1"]), seconds(options)
+    one_thread = seconds([*options, "trainer.threads=1"])
+    beside = seconds(
+        [*options, *WORKERS]
+    )  # between the two, so that what slows the machine for a while is seen in both
+    all_cores = seconds(options)
     figures = {
         "ratio": round(min(one_thread, all_cores) / beside, 2),
         "jobs": JOBS,
