@@ -23,8 +23,9 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_
     # Ctrl-C while Python is still importing needs no traceback.
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
-from configs.command_line import CommandLine, drop_standard_output
+from configs.command_line import CommandLine
 from configs.schema import SampleConfig, UserError
+from configs.terminal import drop_standard_output
 
 COMMAND_LINE = CommandLine("sample", SampleConfig, __doc__)
 if __name__ == "__main__":  # help and refusals do not wait for torch

@@ -46,8 +46,19 @@ from torch import Tensor, nn
 from data import corpus as texts
 from data.batches import Batches
 from training import checkpoint as checkpoints
-from training import distributed
 from training.device import compiled, torch_errors_in_words
+from training.distributed import (
+    averaging,
+    folder_before_restart,
+    from_first,
+    in_turn,
+    joined,
+    own_part,
+    parallel,
+    refuse_differences,
+    remember,
+    step_back,
+)
 from training.folders import LAST, TRACE, folder_to_resume
 from training.losses import Diverged
 from training.precision import in_precision, loss_scale, unscale_gradients
@@ -72,9 +83,9 @@ def train(run: Run, stop: StopSignal) -> str:
     scale = loss_scale(precision, config.batch_size * run.config.model.block_size)
     network: nn.Module = model
     if config.compile:
-        part = distributed.own_part(batches.windows(0)).chunk(config.grad_accumulation)[0]
+        part = own_part(batches.windows(0)).chunk(config.grad_accumulation)[0]
         network = compiled(model, lambda fast: loss_of(in_precision(fast, precision), part))
-    network = distributed.parallel(network, sparse=run.setup.device.type == "cpu" and network is model)
+    network = parallel(network, sparse=run.setup.device.type == "cpu" and network is model)
     model.train()
     with (
         progress_bar(config.max_steps, run.step, shown=run.leads) as bar,
@@ -85,17 +96,16 @@ def train(run: Run, stop: StopSignal) -> str:
             losses = f"train {run.latest['loss_train']:.3f}, val {run.latest['loss_val']:.3f}"
             bar.set_postfix_str(f"{losses}, {run.chars_per_second():,.0f} characters/s", refresh=False)
 
-        stopping = run.agree(stop)
         while True:
+            stopping = run.agree(stop)
             due = run.ending is not None or run.step % config.eval_interval == 0
             if due and run.latest["evaluated"] != run.step:
-                try:
+                with contextlib.suppress(Stopped):  # then the run goes on with this evaluation
                     run.evaluate_and_save(between=lambda _: stop.check())
                     log_evaluation(run)
                     show_bar()
                     bar.refresh()
-                except Stopped:  # the run goes on with this evaluation
-                    stopping = True
+                stopping = run.agree(stop)
             if run.ending is not None and run.latest["evaluated"] == run.step:
                 return run.ending
             if stopping:
@@ -109,9 +119,9 @@ def train(run: Run, stop: StopSignal) -> str:
             logits_of = in_precision(network, precision)
             loss = torch.zeros((), device=run.setup.device)
             windows = batches.windows(0 if config.overfit_batch else run.step)  # (batch_size, T + 1)
-            parts = distributed.own_part(windows).chunk(config.grad_accumulation)
+            parts = own_part(windows).chunk(config.grad_accumulation)
             for number, part in enumerate(parts, start=1):
-                with distributed.averaging(network, last=number == len(parts)):
+                with averaging(network, last=number == len(parts)):
                     part_loss = loss_of(logits_of, part) / len(parts)
                     (part_loss * scale).backward()
                 loss += part_loss.detach()
@@ -120,7 +130,6 @@ def train(run: Run, stop: StopSignal) -> str:
             optimizer.step()
             optimizer.zero_grad()
             run.advance(loss, grad_norm, time.perf_counter() - started)
-            stopping = run.agree(stop)
 
             if run.step % config.log_interval == 0 or run.ending is not None:
                 run.read_losses()
@@ -150,24 +159,24 @@ def main(config: TrainConfig) -> float:
         folder = folder.relative_to(Path.cwd())
     overrides = list(HydraConfig.get().overrides.task)
     try:
-        with distributed.joined(), torch_errors_in_words():
-            return one_run(config, distributed.from_first(folder), overrides)
+        with joined(), torch_errors_in_words():
+            return one_run(config, from_first(folder), overrides)
     except UserError as error:
         if launch().rank == 0:
             raise
-        distributed.step_back(error)
+        step_back(error)
 
 
 def one_run(config: TrainConfig, folder: Path, overrides: list[str]) -> float:
     """The run of `main`, in one of the processes that share it, or in one alone."""
-    config.resume = distributed.from_first(config.resume)
-    if distributed.from_first(distributed.folder_before_restart()) is not None:
+    config.resume = from_first(config.resume)
+    if from_first(folder_before_restart()) is not None:
         overrides = []  # they are the run's own by now
     with writing_to(folder) as check, StopSignal() as stop:
-        run, changes = distributed.in_turn(lambda: prepared_run(config, folder, overrides))
-        distributed.refuse_differences(shared_facts(run))
+        run, changes = in_turn(lambda: prepared_run(config, folder, overrides))
+        refuse_differences(shared_facts(run))
         run.open_folder(check)
-        distributed.remember(folder)
+        remember(folder)
         status = "failed"
         try:
             introduce(run, overrides, changes)
@@ -206,7 +215,7 @@ def before_any_run(config: Any, sweeping: bool) -> list[str]:
             )
         if launch().rank > 0:
             return [override_of("hydra.run.dir", ".")]  # where nothing is written: the first process has the folder
-        if (folder := distributed.folder_before_restart()) is not None:
+        if (folder := folder_before_restart()) is not None:
             return [override_of("hydra.run.dir", str(folder)), override_of("resume", str(folder))]
     if config.resume is not None:
         return [override_of("hydra.run.dir", str(folder_to_resume(config.resume)))]

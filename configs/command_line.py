@@ -31,7 +31,7 @@ from configs.launch import launch
 from configs.overrides import OverrideReader, override_of, yaml_groups
 from configs.schema import UserError, options
 from configs.sweeping import Job, checked, holds_a_sweep, name_job_folders, run_sweep
-from configs.terminal import mend_standard_streams, sentence
+from configs.terminal import drop_standard_output, mend_standard_streams, sentence
 
 CONFIGS = Path(__file__).parent
 _COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
@@ -287,8 +287,3 @@ def run_script(main: Callable[[list[str]], None], introduction: str | None) -> N
     except (UserError, OSError, ValueError) as error:
         print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
         sys.exit(2)
-
-
-def drop_standard_output() -> None:
-    """From here on standard output goes nowhere: its reader has gone, or it cannot take more."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

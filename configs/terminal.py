@@ -15,6 +15,11 @@ def mend_standard_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
+def drop_standard_output() -> None:
+    """From here on standard output goes nowhere: its reader has gone, or it cannot take more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def sentence(error: BaseException) -> str:
     """What an error says, without the lines below that are for programmers."""
     if isinstance(error, OSError) and error.strerror:

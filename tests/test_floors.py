@@ -18,7 +18,9 @@ MAY_IMPORT = {
         "configs.schema",
         "configs.checks",
         "configs.overrides",
+        "configs.launch",
         "configs.sweeping",
+        "configs.terminal",
     },
     "sampling": {"sampling", "training", "model", "data", "configs.schema", "configs.checks"},
 }

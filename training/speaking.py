@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from configs.command_line import drop_standard_output
+from configs.terminal import drop_standard_output
 from training import checkpoint as checkpoints
 from training import distributed
 from training.files import held
