@@ -48,7 +48,9 @@ from data.batches import Batches
 from training import checkpoint as checkpoints
 from training.device import compiled, torch_errors_in_words
 from training.distributed import (
+    anywhere,
     averaging,
+    count,
     folder_before_restart,
     from_first,
     in_turn,
@@ -80,11 +82,13 @@ def train(run: Run, stop: StopSignal) -> str:
     config, model, optimizer, precision = run.config.trainer, run.model, run.optimizer, run.setup.precision
     text = torch.from_numpy(run.corpus.train)
     batches = Batches(text, run.config.model.block_size, config.batch_size, run.config.seed, run.setup.device)
-    scale = loss_scale(precision, config.batch_size * run.config.model.block_size)
+    scale = loss_scale(precision, config.batch_size // count() * run.config.model.block_size)
     network: nn.Module = model
     if config.compile:
         part = own_part(batches.windows(0)).chunk(config.grad_accumulation)[0]
         network = compiled(model, lambda fast: loss_of(in_precision(fast, precision), part))
+        if anywhere(network is model)[0]:  # in one process it failed
+            network = model
     network = parallel(network, sparse=run.setup.device.type == "cpu" and network is model)
     model.train()
     with (
@@ -99,9 +103,9 @@ def train(run: Run, stop: StopSignal) -> str:
         while True:
             stopping = run.agree(stop)
             due = run.ending is not None or run.step % config.eval_interval == 0
-            if due and run.latest["evaluated"] != run.step:
+            if due and not stopping and run.latest["evaluated"] != run.step:
                 with contextlib.suppress(Stopped):  # then the run goes on with this evaluation
-                    run.evaluate_and_save(between=lambda _: stop.check())
+                    run.evaluate_and_save(between=lambda _: run.leave_if_stopped(stop))
                     log_evaluation(run)
                     show_bar()
                     bar.refresh()
@@ -193,7 +197,8 @@ def one_run(config: TrainConfig, folder: Path, overrides: list[str]) -> float:
                     check()
                     write_summary(folder, summary_of(run, status))
         if status == "interrupted":
-            saved = checkpoints.load(folder / LAST)["step"]  # said only of what is there
+            # Said only of what is there; and no process ends before that.
+            saved = from_first(checkpoints.load(folder / LAST)["step"] if run.leads else None)
             go_on = shlex.quote(f"resume={folder}")
             log.info("interrupted: saved after step %d. Go on with: python train.py %s", saved, go_on)
             raise SystemExit(stop.exit_status)
@@ -208,15 +213,14 @@ def before_any_run(config: Any, sweeping: bool) -> list[str]:
     In a sweep, among several processes, or with data.fallback=null, CannotBeHad is raised instead: nobody may find a night
     of runs on another text.
     """
-    if launch().size > 1:
-        if sweeping:
-            raise UserError(
-                f"-m runs one job after another, and {launch().size} processes share one: leave out -m or torchrun"
-            )
-        if launch().rank > 0:
-            return [override_of("hydra.run.dir", ".")]  # where nothing is written: the first process has the folder
-        if (folder := folder_before_restart()) is not None:
-            return [override_of("hydra.run.dir", str(folder)), override_of("resume", str(folder))]
+    if launch().size > 1 and sweeping:
+        raise UserError(
+            f"-m runs one job after another, and {launch().size} processes share one: leave out -m or torchrun"
+        )
+    if launch().rank > 0:
+        return [override_of("hydra.run.dir", ".")]  # where nothing is written: the first process has the folder
+    if not sweeping and (folder := folder_before_restart()) is not None:
+        return [override_of("hydra.run.dir", str(folder)), override_of("resume", str(folder))]
     if config.resume is not None:
         return [override_of("hydra.run.dir", str(folder_to_resume(config.resume)))]
     if config.data.name != "tiny_shakespeare":

@@ -6,7 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from configs.launch import launch
-from configs.schema import DataConfig, EvaluateConfig, OtherTextConfig, SampleConfig, TrainConfig, leaves, values
+from configs.schema import (
+    DataConfig,
+    EvaluateConfig,
+    ModelConfig,
+    OtherTextConfig,
+    SampleConfig,
+    TrainConfig,
+    leaves,
+    values,
+)
 
 
 def problems(config: object) -> list[str]:
@@ -16,7 +25,9 @@ def problems(config: object) -> list[str]:
         found += data_problems(config.data)
     if isinstance(config, EvaluateConfig) and config.inspect:
         found += _needless(config, "inspect=true reads no text and computes nothing", "checkpoint inspect json")
-    if isinstance(config, TrainConfig):
+    if isinstance(config, ModelConfig):
+        found += _model_problems(config)
+    elif isinstance(config, TrainConfig):
         found += _train_problems(config)
     elif isinstance(config, SampleConfig):
         found += _sample_problems(config)
@@ -67,22 +78,9 @@ def _train_problems(config: TrainConfig) -> Iterator[str]:
     model, data, trainer = config.model, config.data, config.trainer
     if not re.fullmatch(r"[\w.-]+", model.name, re.ASCII):
         yield f"model.name={model.name!r} names folders: write letters, digits, dots, dashes and underscores only"
-    if model.n_layer == 0 and not model.bigram:
-        yield "model.n_layer=0 with model.bigram=false leaves nothing to train: turn the table on or add a layer"
-    for option_name in ("n_previous", "n_gram_order"):
-        if model.n_layer == 0 and (value := getattr(model, option_name)) > 0:
-            yield f"model.n_layer=0 is the bigram table alone, with no room for model.{option_name}={value}: set it to 0"
-    if model.n_layer > 0 and model.n_gram_order == 1:
-        yield "model.n_gram_order=1 would be the character itself, which has its embedding: write 0 for none, or 2 or more"
+    yield from _model_problems(model)
     if model.n_layer == 0 and config.optimizer.name == "muon":
         yield "optimizer=muon learns the matrices of blocks, and model.n_layer=0 has none: use optimizer=adamw"
-    if model.n_layer > 0 and model.positions == "rotary" and model.head_size % 2:
-        yield f"model.positions=rotary turns pairs of numbers, so model.head_size={model.head_size} must be even"
-    if model.n_layer > 0 and model.attention == "uniform":
-        if model.positions == "rotary":
-            yield "model.attention=uniform has no queries or keys to turn: set model.positions to learned or none"
-        if model.qk_norm:
-            yield "model.attention=uniform has no queries or keys to normalise: set model.qk_norm=false"
     if not data.urls or not all(isinstance(url, str) for url in data.urls):
         yield f"data.urls={data.urls} is refused: it must be a list of at least one address"
     if trainer.batch_size < 1 or trainer.grad_accumulation < 1:
@@ -100,6 +98,23 @@ def _train_problems(config: TrainConfig) -> Iterator[str]:
             f"trainer.batch_size={trainer.batch_size} cannot be shared equally by {launch().size} processes{each}: "
             "choose a multiple"
         )
+
+
+def _model_problems(model: ModelConfig) -> Iterator[str]:
+    if model.n_layer == 0 and not model.bigram:
+        yield "model.n_layer=0 with model.bigram=false leaves nothing to train: turn the table on or add a layer"
+    for option_name in ("n_previous", "n_gram_order"):
+        if model.n_layer == 0 and (value := getattr(model, option_name)) > 0:
+            yield f"model.n_layer=0 is the bigram table alone, with no room for model.{option_name}={value}: set it to 0"
+    if model.n_layer > 0 and model.n_gram_order == 1:
+        yield "model.n_gram_order=1 would be the character itself, which has its embedding: write 0 for none, or 2 or more"
+    if model.n_layer > 0 and model.positions == "rotary" and model.head_size % 2:
+        yield f"model.positions=rotary turns pairs of numbers, so model.head_size={model.head_size} must be even"
+    if model.n_layer > 0 and model.attention == "uniform":
+        if model.positions == "rotary":
+            yield "model.attention=uniform has no queries or keys to turn: set model.positions to learned or none"
+        if model.qk_norm:
+            yield "model.attention=uniform has no queries or keys to normalise: set model.qk_norm=false"
 
 
 def _sample_problems(config: SampleConfig) -> Iterator[str]:

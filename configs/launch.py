@@ -24,7 +24,7 @@ def launch() -> Launch:
     size = _number("WORLD_SIZE", 1)
     if size <= 1:
         return Launch()
-    found = Launch(_number("RANK", -1), size, _number("LOCAL_RANK", 0), _number("LOCAL_WORLD_SIZE", 1))
+    found = Launch(_number("RANK", -1), size, _number("LOCAL_RANK", -1), _number("LOCAL_WORLD_SIZE", 0))
     if not (0 <= found.rank < size and 0 <= found.local_rank < found.local_size <= size):
         raise UserError(
             f"the environment speaks of {size} processes (WORLD_SIZE), but RANK, LOCAL_RANK and LOCAL_WORLD_SIZE do not say "

@@ -67,7 +67,7 @@ def encode_files(paths: Sequence[Path]) -> EncodedText:
     Raises UserError if a file cannot be read or is no UTF-8, if a large one changes meanwhile, or if it finds no room.
     """
     files = [_facts(path) for path in paths]
-    if not all(map(os.path.isfile, paths)) or sum(size for _, size, _ in files) <= SMALL:
+    if not all(map(os.path.isfile, paths)) or sum(size for _, size, *_ in files) <= SMALL:
         return encode("".join(map(read_text, paths)))  # a pipe, for one, can be read only once
     for found in FOLDER.glob("*.json"):
         if (known := _read(found.stem)) and known[1] == files:
@@ -107,7 +107,7 @@ def text_pieces(ids: NDArray[np.integer], tokenizer: Tokenizer, overlap: int, si
 
 def remembered(name: str, count: Callable[[], dict[str, float]]) -> dict[str, float]:
     """A few figures on a text from the cache, or counted now, and kept where that can be."""
-    path = FOLDER / f"{name}.figures"
+    path = FOLDER / f"{name}.figures{_VERSION}"
     with contextlib.suppress(OSError, ValueError):
         figures = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(figures, dict) and all(isinstance(figure, float) for figure in figures.values()):
@@ -176,7 +176,7 @@ def _facts(path: Path) -> list[Any]:
         found = os.stat(path)
     except OSError as error:
         raise UserError(f"cannot read the text {path}: {error.strerror or error}") from error
-    return [os.path.abspath(path), found.st_size, found.st_mtime_ns]
+    return [os.path.realpath(path), found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 
 def _refuse_changes(paths: Sequence[Path], files: list[Any]) -> None:
@@ -194,7 +194,7 @@ def _read(sha256: str) -> tuple[EncodedText, list[Any]] | None:
         if record["version"] != _VERSION or record["seal"] != _seal(vocabulary, path):
             return None
         ids = np.memmap(path, dtype_of(len(vocabulary)), mode="r").view(np.ndarray)
-        files = [[str(name), int(size), int(time)] for name, size, time in record["files"]]
+        files = [[str(name), *map(int, numbers)] for name, *numbers in record["files"]]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
     warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # torch: nobody will write to it

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import ablation, encoding, runs, sampling, sweeping, throughput, time_to_loss
+from benchmarks import ablation, encoding, runs, sampling, scaling, sweeping, throughput, time_to_loss
 from configs.schema import UserError
 from model.language_model import LanguageModel
 from tests.scripts import ROOT, refused, script
@@ -149,3 +150,20 @@ def test_a_large_text_is_encoded_and_found(tmp_path: Path, capsys: pytest.Captur
     for arguments in (["0"], ["text.txt"], ["1", "text.txt", "more"]):
         with pytest.raises(UserError, match="give a number of megabytes, 1 or more"):
             encoding.main(arguments)
+
+
+def test_speed_and_memory_are_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(scaling, "SIZES", {"n_embd": [(width, [f"model.n_embd={width}"]) for width in (8, 16)]})
+    monkeypatch.setattr(scaling, "ROUNDS", 1)
+    monkeypatch.setattr(scaling, "STEPS", 2)
+    scaling.main([str(tmp_path / "picture.png"), "debug=smoke", "data.characters=3000", "data.validation_fraction=0.1"])
+    figures = json.loads(capsys.readouterr().out)
+    assert [width for width, _, _ in figures["n_embd"]] == [8, 16]
+    assert all(speed > 0 and megabytes > 0 for _, speed, megabytes in figures["n_embd"])
+    assert figures["processes_ratio"] > 0
+    assert figures["eight_gpus"]["sent_megabytes_each"] == pytest.approx(
+        figures["eight_gpus"]["gradient_megabytes"] * 7 / 4, abs=0.1
+    )
+    assert Image.open(tmp_path / "picture.png").size[0] > 600

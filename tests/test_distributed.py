@@ -19,7 +19,7 @@ from training import checkpoint as checkpoints
 from training.distributed import joined
 
 RUN = (*SMALL, "trainer.batch_size=12", "trainer.max_steps=24", "trainer.eval_interval=8", "trainer.log_interval=1")
-FIRST_OF_TWO = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+FIRST_OF_TWO = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
 # Long enough to be killed in the middle, with random numbers in every step.
 KILLED = (
     *SMALL,
@@ -85,6 +85,22 @@ def test_two_machines_train_as_one_does(alone: Path, tmp_path: Path) -> None:
     for result in map(ended, machines):
         assert result.returncode == 0, result.stderr
     assert_same_run(tmp_path / "run", alone)
+
+
+def test_two_processes_train_as_one_does_in_half_the_bits_and_by_muon(tmp_path: Path) -> None:
+    other = (*RUN, "optimizer=muon", "trainer.precision=float16", "trainer.grad_accumulation=2")
+    result = script("train.py", *other, "hydra.run.dir=alone", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    result = ended(together(2, *other, "hydra.run.dir=run", cwd=tmp_path))
+    assert result.returncode == 0, result.stderr
+    for tag, curve in curves(tmp_path / "alone").items():
+        assert curves(tmp_path / "run")[tag] == pytest.approx(curve, abs=5e-3), tag
+
+
+def test_a_checkpoint_is_read_whatever_the_number_of_processes(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**FIRST_OF_TWO, "WORLD_SIZE": "5", "LOCAL_WORLD_SIZE": "5"}.items():
+        monkeypatch.setenv(name, value)
+    checkpoints.model_from(checkpoints.load(alone / "best.pt"), alone / "best.pt")
 
 
 def workers(launcher: "subprocess.Popen[str]") -> list[int]:
@@ -184,7 +200,7 @@ def test_what_one_process_alone_cannot_do_is_said(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_cannot_be_shared_is_refused_before_any_work(tmp_path: Path) -> None:
-    five = {"WORLD_SIZE": "5", "RANK": "0", "LOCAL_WORLD_SIZE": "5"}
+    five = {**FIRST_OF_TWO, "WORLD_SIZE": "5", "LOCAL_WORLD_SIZE": "5"}
     refused(
         script("train.py", *RUN, cwd=tmp_path, **five), "trainer.batch_size=12 cannot be shared equally by 5 processes"
     )
@@ -200,7 +216,8 @@ def test_a_batch_that_cannot_be_shared_is_refused_before_any_work(tmp_path: Path
     ("variables", "words"),
     [
         ({"WORLD_SIZE": "2"}, "do not say which this is"),
-        ({"WORLD_SIZE": "2", "RANK": "2", "LOCAL_WORLD_SIZE": "2"}, "do not say which this is"),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, "do not say which this is"),
+        ({"WORLD_SIZE": "2", "RANK": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}, "do not say which this is"),
         ({"WORLD_SIZE": "two"}, "WORLD_SIZE=two is no whole number"),
         (FIRST_OF_TWO, "MASTER_ADDR"),
         ({**FIRST_OF_TWO, "TORCHELASTIC_USE_AGENT_STORE": "True"}, "torchrun does not answer"),
@@ -225,13 +242,7 @@ def test_a_port_in_use_is_said(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        first = {
-            "WORLD_SIZE": "2",
-            "RANK": "0",
-            "LOCAL_WORLD_SIZE": "2",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-        }
+        first = {**FIRST_OF_TWO, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         refused(
             script("train.py", *RUN, cwd=tmp_path, **first), "the 2 processes of this run did not find each other", port
         )

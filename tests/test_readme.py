@@ -15,7 +15,9 @@ from torch.distributed.run import get_args_parser as torchrun_parser
 from tests.scripts import ROOT, Result, environment, process, script
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-GUIDE = "".join((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in ("attention", "speed"))
+GUIDE = "".join(
+    (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in ("attention", "speed", "scaling")
+)
 BLOCKS = re.findall(r"```sh\n(.*?)```", README + GUIDE, re.DOTALL)
 COMMANDS = list(dict.fromkeys(line for block in BLOCKS for line in block.splitlines()))
 SHORT = (

@@ -134,7 +134,7 @@ def model_from(checkpoint: Checkpoint, path: Path) -> LanguageModel:
         if sizes.keys() != known or vocab_size != Tokenizer(checkpoint["vocabulary"]).vocab_size:
             raise ValueError("sizes do not match")
         config = ModelConfig(**sizes)
-        if found := problems(TrainConfig(model=config)):
+        if found := problems(config):
             raise ValueError(found[0])
         with torch.random.fork_rng(devices=[]):  # building one draws weights, to be replaced
             model = LanguageModel(config, vocab_size)

@@ -102,7 +102,7 @@ def mean(numbers: Tensor) -> Tensor:
 
 def anywhere(*flags: bool) -> list[bool]:
     """For each flag, whether any process has it set."""
-    return (total(torch.tensor(flags, dtype=torch.uint8)) > 0).tolist()
+    return (total(torch.tensor(flags, dtype=torch.int32)) > 0).tolist()
 
 
 def from_first(value: T) -> T:
@@ -201,7 +201,7 @@ def folder_before_restart() -> Path | None:
 
 def _store_of_torchrun() -> TCPStore | None:
     """What torchrun keeps as long as it runs."""
-    if launch().size == 1 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
     try:
         return TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout=JOINING)

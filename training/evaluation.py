@@ -70,9 +70,13 @@ def evaluate(
     network = in_precision(model, setup.precision)
     with evaluating(model):
         windows_at_once = max(1, characters_at_once // block_size)
-        mine = slice(distributed.rank(), None, distributed.count()) if together else slice(None)
-        for first in range(0, whole, windows_at_once)[mine]:
+        batches = range(0, whole, windows_at_once)
+        number, shares = (distributed.rank(), distributed.count()) if together else (0, 1)
+        for turn in range(math.ceil(len(batches) / shares)):  # equally many for each process
             between(int(counts.sum()))
+            if turn * shares + number >= len(batches):
+                continue
+            first = batches[turn * shares + number]
             starts = torch.arange(first, min(first + windows_at_once, whole)) * stride
             nats = _nats(network, ids[starts[:, None] + window], setup.device)
             sums[seen_before:] += nats[:, seen_before:].sum(0)
@@ -80,15 +84,16 @@ def evaluate(
             if first == 0:
                 sums[:seen_before] += nats[0, :seen_before]
                 counts[:seen_before] += 1
-        if together:
-            counts, sums = distributed.total(counts), distributed.total(sums)
-        rest = targets - int(counts.sum())
-        if rest:  # read by every process, rather than told by one
+        rest = targets - (block_size + (whole - 1) * stride if whole else 0)
+        if rest:
             between(targets - rest)
+        if rest and number == 0:
             nats = _nats(network, ids[whole * stride :][None], setup.device)[0]
             uncounted = slice(len(nats) - rest, len(nats))
             sums[uncounted] += nats[uncounted]
             counts[uncounted] += 1
+    if together:
+        counts, sums = distributed.total(counts), distributed.total(sums)
     reached = int((counts > 0).sum())
     by_position = (sums[:reached] / counts[:reached]).tolist()
     return Evaluation(float(sums.sum() / targets), targets, by_position, counts[:reached].tolist())

@@ -27,7 +27,7 @@ from training.initialization import new_model
 from training.losses import MOST_UNREAD, Diverged, Losses
 from training.optimizers import Optimizer, make_optimizer
 from training.previews import Previews
-from training.stopping import StopSignal
+from training.stopping import Stopped, StopSignal
 from training.tracking import Tracker
 
 log = logging.getLogger(__name__)
@@ -191,6 +191,11 @@ class Run:
         stopping, self.time_is_up = distributed.anywhere(stop.received is not None, time_is_up)
         return stopping
 
+    def leave_if_stopped(self, stop: StopSignal) -> None:
+        """Raises Stopped once a signal has come to any process of the run."""
+        if self.agree(stop):
+            raise Stopped
+
     @property
     def ending(self) -> str | None:
         """Why no step is left to take, in the words of summary.json; None while there is one."""
@@ -212,12 +217,10 @@ class Run:
     def evaluate_and_save(self, between: Callable[[int], object] = lambda counted: None) -> None:
         """Evaluate the whole validation part, save, then show pictures and a sample.
 
-        `between` is called before each batch; what it raises ends the evaluation, with everything as it was before. It is
-        not called where several processes evaluate together, which must all come to the end.
+        `between` is called before each batch; what it raises ends the evaluation, with everything as it was before.
         """
         self.read_losses()
         started = time.perf_counter()
-        between = between if distributed.count() == 1 else lambda counted: None
         evaluation = evaluate(self.model, self.validation, self.setup, between=between, together=True)
         self._refuse_unsound(evaluation.nats)
         self.seconds["eval"] += time.perf_counter() - started

@@ -35,4 +35,5 @@ def summary_of(run: Run, status: str) -> dict[str, Any]:
 def shared_facts(run: Run) -> dict[str, Any]:
     """What must be the same in all processes that share a run."""
     options = {key: value for key, value in values(run.config).items() if key not in ("data.path", "resume")}
-    return {**options, "the step to go on from": run.step, "the text's SHA-256": run.corpus.sha256}
+    computing = {key: fact for key, fact in run.setup.facts().items() if key in ("device", "precision", "attention")}
+    return {**options, **computing, "the step to go on from": run.step, "the text's SHA-256": run.corpus.sha256}

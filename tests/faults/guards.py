@@ -67,7 +67,7 @@ GUARDS = [
     Guard("an evaluation that was cut short made up for", RUN, 'self.latest = saved["run"], saved["step"], saved["best"], saved["latest"]',
           'self.latest = saved["run"], saved["step"], saved["best"], {**saved["latest"], "evaluated": saved["step"]}', SIGNAL),
     Guard("saving on a signal", "train.py", "            if stopping:\n                run.save()", "            if stopping:", SIGNAL),
-    Guard("a signal ends an evaluation", "train.py", "between=lambda _: stop.check()", "between=lambda _: None",
+    Guard("a signal ends an evaluation", "train.py", "between=lambda _: run.leave_if_stopped(stop)", "between=lambda _: None",
           "tests/test_train.py::test_a_signal_does_not_wait_for_an_evaluation"),
     Guard("strays removed", RUN, "remove_strays(self.folder, FILES)", "pass", "tests/test_run.py::test_what_was_shown_from_its_step_on_is_taken_back"),
     Guard("what is there given up last", RUN, "        remove_strays(self.folder, FILES)\n", "        (self.folder / SUMMARY).unlink(missing_ok=True)\n",
