@@ -94,7 +94,7 @@ def test_counting_is_bounded_told_and_done_once(
     assert whole != corpus.baselines() == part
     assert "at most the last 3,000 characters of the training part, and the first 1,500 of the" in caplog.text
     assert np.array_equal(ngrams.bigram_log_probabilities(corpus.train, corpus.tokenizer.vocab_size), table)
-    (figures,) = (tmp_path / "cache").glob("*.figures")
+    (figures,) = (tmp_path / "cache").glob("*.figures*")
     with monkeypatch.context() as patched:
         patched.setattr(texts, "baseline_losses", None)
         assert corpus.baselines() == part
