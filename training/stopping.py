@@ -41,11 +41,6 @@ class StopSignal:
         with contextlib.suppress(OSError):  # not print: the signal may come in the middle of one
             os.write(2, b"\nstopping after this step; again to quit at once\n")
 
-    def check(self) -> None:
-        """Raises Stopped once a signal has come."""
-        if self.received is not None:
-            raise Stopped
-
     @property
     def exit_status(self) -> int:
         """128 plus the signal: 130 after Ctrl-C, 143 after a plain kill, or where another process of the run was stopped."""
