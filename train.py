@@ -89,7 +89,7 @@ def train(run: Run, stop: StopSignal) -> str:
         network = compiled(model, lambda fast: loss_of(in_precision(fast, precision), part))
         if anywhere(network is model)[0]:  # in one process it failed
             network = model
-    network = parallel(network, sparse=run.setup.device.type == "cpu" and network is model)
+    network = parallel(network)
     model.train()
     with (
         progress_bar(config.max_steps, run.step, shown=run.leads) as bar,

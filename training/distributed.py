@@ -163,19 +163,44 @@ def own_part(windows: Tensor) -> Tensor:
     return windows.chunk(count())[rank()]
 
 
-def parallel(network: nn.Module, sparse: bool) -> nn.Module:
-    """The network, whose backward pass averages gradients over all processes; `sparse`: those of n-grams are sparse."""
+def parallel(network: nn.Module) -> nn.Module:
+    """The network, whose backward passes within `averaging` average gradients over all processes."""
     if count() == 1:
         return network
-    for module in network.modules():
-        if isinstance(module, NGramEmbedding):
-            module.table.sparse = sparse  # nothing else reads it: it tells torch which kind will come
+    # Their gradients may be sparse, and gloo's sum of such ones now and then spoils the memory of the process.
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
+        network,
+        [f"{name}.table.weight" for name, module in network.named_modules() if isinstance(module, NGramEmbedding)],
+    )
     return DistributedDataParallel(network, forward_sync_buffers=False)
 
 
-def averaging(network: nn.Module, last: bool) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def averaging(network: nn.Module, last: bool) -> Iterator[None]:
     """Gradients of the parts of a step add up where they are, and are averaged over all processes with the last."""
-    return contextlib.nullcontext() if last or not isinstance(network, DistributedDataParallel) else network.no_sync()
+    if not isinstance(network, DistributedDataParallel):
+        yield
+        return
+    with contextlib.nullcontext() if last else network.no_sync():
+        yield
+    if last:
+        for module in network.modules():
+            if isinstance(module, NGramEmbedding):
+                _average_of_table(module.table.weight)
+
+
+def _average_of_table(table: Tensor) -> None:
+    """Average the gradient of a table; where it is sparse, all have equally many rows, one for each that came by."""
+    assert table.grad is not None
+    if table.grad.is_sparse:
+        rows, of_rows = table.grad._indices(), table.grad._values()
+        all_rows, all_of_rows = (part.new_empty(count() * len(part), *part.shape[1:]) for part in (rows[0], of_rows))
+        dist.all_gather_into_tensor(all_rows, rows[0])
+        dist.all_gather_into_tensor(all_of_rows, of_rows / count())
+        table.grad = torch.sparse_coo_tensor(all_rows[None], all_of_rows, table.shape)
+    else:
+        dist.all_reduce(table.grad)
+        table.grad /= count()
 
 
 def own_random_numbers(seed: int, step: int) -> None:
