@@ -195,9 +195,9 @@ def _average_of_table(table: Tensor) -> None:
     if table.grad.is_sparse:
         rows, of_rows = table.grad._indices(), table.grad._values()
         all_rows, all_of_rows = (part.new_empty(count() * len(part), *part.shape[1:]) for part in (rows[0], of_rows))
-        dist.all_gather_into_tensor(all_rows, rows[0])
-        dist.all_gather_into_tensor(all_of_rows, of_rows / count())
-        table.grad = torch.sparse_coo_tensor(all_rows[None], all_of_rows, table.shape)
+        dist.all_gather_single(all_rows, rows[0])
+        dist.all_gather_single(all_of_rows, of_rows / count())
+        table.grad = torch.sparse_coo_tensor(all_rows[None], all_of_rows, table.shape, check_invariants=False)
     else:
         dist.all_reduce(table.grad)
         table.grad /= count()
@@ -240,5 +240,5 @@ def step_back(error: UserError) -> NoReturn:
     """
     time.sleep(5)
     if not isinstance(error, Parted):
-        print(f"train.py: process {launch().rank}: {error}", file=sys.stderr)
+        print(f"{Path(sys.argv[0]).name}: process {launch().rank}: {error}", file=sys.stderr)
     sys.exit(2)
