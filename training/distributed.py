@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
@@ -89,14 +90,14 @@ def leads() -> bool:
 
 
 def total(numbers: Tensor) -> Tensor:
-    """The sum over all processes of equally many numbers, which lie on the CPU."""
+    """The sum over all processes of equally many numbers."""
     if count() > 1:
         dist.all_reduce(numbers)
     return numbers
 
 
 def mean(numbers: Tensor) -> Tensor:
-    """The mean over all processes of equally many numbers, which lie on the CPU."""
+    """The mean over all processes of equally many numbers."""
     return total(numbers) / count()
 
 
@@ -190,17 +191,21 @@ def averaging(network: nn.Module, last: bool) -> Iterator[None]:
 
 
 def _average_of_table(table: Tensor) -> None:
-    """Average the gradient of a table; where it is sparse, all have equally many rows, one for each that came by."""
+    """Average the gradient of a table: the whole, or where it is sparse, the rows that it has in any process."""
     assert table.grad is not None
-    if table.grad.is_sparse:
-        rows, of_rows = table.grad._indices(), table.grad._values()
-        all_rows, all_of_rows = (part.new_empty(count() * len(part), *part.shape[1:]) for part in (rows[0], of_rows))
-        dist.all_gather_single(all_rows, rows[0])
-        dist.all_gather_single(all_of_rows, of_rows / count())
-        table.grad = torch.sparse_coo_tensor(all_rows[None], all_of_rows, table.shape, check_invariants=False)
-    else:
-        dist.all_reduce(table.grad)
-        table.grad /= count()
+    if not table.grad.is_sparse:
+        table.grad = mean(table.grad)
+        return
+    gradient = table.grad.coalesce()
+    rows, of_rows = gradient.indices()[0], gradient.values()
+    most = torch.tensor(len(rows))
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    missing = int(most) - len(rows)  # all send equally many: these are zeros, for row 0
+    all_rows = rows.new_empty(count() * int(most))
+    all_of_rows = of_rows.new_empty(len(all_rows), table.size(1))
+    dist.all_gather_single(all_rows, F.pad(rows, (0, missing)))
+    dist.all_gather_single(all_of_rows, F.pad(of_rows, (0, 0, 0, missing)) / count())
+    table.grad = torch.sparse_coo_tensor(all_rows[None], all_of_rows, table.shape, check_invariants=False)
 
 
 def own_random_numbers(seed: int, step: int) -> None:
