@@ -113,7 +113,7 @@ def test_the_table_of_results_is_made_from_run_folders(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=words):
             results_table.table_of([*runs, folder])
-    with pytest.raises(UserError, match="holds a sweep: name the folders in it"):
+    with pytest.raises(UserError, match="has some in it: name one, such as"):
         results_table.table_of([tmp_path])
     with pytest.raises(UserError, match="name the folders"):
         results_table.table_of([])

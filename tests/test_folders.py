@@ -75,6 +75,11 @@ def test_what_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         folder_to_resume("latest")
     with pytest.raises(UserError, match="resume=gone is neither a run folder"):
         folder_to_resume("gone")
+    Path("sweep/1").mkdir(parents=True)
+    Path("sweep/1/best.pt").touch()
+    for read in (checkpoint_to_read, folder_to_resume):
+        with pytest.raises(UserError, match="sweep is no run folder but has some in it: name one, such as sweep/1"):
+            read("sweep")
     Path("begun").mkdir()
     Path("begun/train.log").touch()
     with pytest.raises(UserError, match="stopped before it saved anything, so start it again"):

@@ -139,4 +139,4 @@ def test_the_script_shows_the_same_of_any_folders(tmp_path: Path) -> None:
     assert script("docs/sweep_table.py", "--csv", "1", "2", cwd=tmp_path).stdout == csv_of(results_in(folders))
     assert changed_keys(results_in(folders)) == ["seed"]
     refused(script("docs/sweep_table.py", cwd=tmp_path), "name the folders")
-    refused(script("docs/sweep_table.py", ".", cwd=tmp_path), "holds a sweep: name the folders in it")
+    refused(script("docs/sweep_table.py", ".", cwd=tmp_path), "has some in it: name one, such as 1")

@@ -6,6 +6,7 @@ gradients, so all have the same weights at all times. The first of them alone wr
 
 import contextlib
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -37,9 +38,12 @@ class Parted(UserError):
 
     def __init__(self, error: BaseException) -> None:
         lines = str(error).strip().splitlines() or [type(error).__name__]
+        reason = re.sub(r"^\[\S*\] ", "", lines[0]).partition(". ")[
+            0
+        ]  # less the place in torch's source, and its advice
         super().__init__(
-            f"another process of this run has ended or does not answer ({lines[0][:200]}): see what it said, "
-            "and go on with resume=FOLDER"
+            f"another process of this run has ended or does not answer ({reason[:200]}): see what it said, "
+            "and unless torchrun starts all again by itself, go on with resume=latest"
         )
 
 

@@ -20,6 +20,13 @@ def has_state(folder: Path) -> bool:
     return any((folder / name).exists() for name in STATES)
 
 
+def refuse_several(folder: Path) -> None:
+    """Raises UserError if what is taken for the folder of a run is one of several, such as a sweep's."""
+    runs = [path.parent for name in FILES for path in folder.glob(f"*/{name}")]
+    if runs and not any((folder / name).exists() for name in FILES):
+        raise UserError(f"{folder} is no run folder but has some in it: name one, such as {min(runs)}")
+
+
 def newest(*names: str) -> Path | None:
     """The newest file with one of these names in the folders of runs, and of the jobs of sweeps, in runs/; None without."""
     found = [path for name in names for level in ("*", "*/*") for path in RUNS.glob(f"{level}/{name}")]
@@ -37,6 +44,7 @@ def checkpoint_to_read(named: str | None) -> Path:
         path = Path(named)
         if not path.exists():
             raise UserError(f"checkpoint={named} does not exist")
+        refuse_several(path)
         if path.is_dir() and not (path / BEST).exists():
             other = f": it has only {path / LAST} yet" if (path / LAST).exists() else ""
             raise UserError(f"checkpoint={named} has no {BEST}{other}")
@@ -62,6 +70,7 @@ def folder_to_resume(named: str) -> Path:
     folder = path.parent if path.name == LAST else path
     if path.name == PREVIOUS:
         raise UserError(f"resume={named}: name the run's folder; it goes on from {PREVIOUS} if {LAST} cannot be used")
+    refuse_several(folder)
     if has_state(folder):
         return folder
     if (folder / BEST).exists():

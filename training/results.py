@@ -14,9 +14,9 @@ from typing import Any
 
 from configs.overrides import key_and_value, short
 from configs.schema import UserError
-from configs.sweeping import Record, holds_a_sweep, records_of
+from configs.sweeping import Record, records_of
 from training.files import write_text
-from training.folders import SUMMARY
+from training.folders import SUMMARY, refuse_several
 from training.resuming import ENDINGS
 from training.tracking import changed_on_the_way
 
@@ -26,8 +26,7 @@ FIGURES = ("loss_val", "bits_per_char", "best_step", "steps", "parameters", "cha
 
 def read_summary(folder: Path) -> dict[str, Any]:
     """What summary.json says of the run in a folder. Raises UserError if there is none, or one that cannot be read."""
-    if holds_a_sweep(folder):
-        raise UserError(f"{folder} holds a sweep: name the folders in it, {folder}/*")
+    refuse_several(folder)
     try:
         summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
         if isinstance(summary, dict):
