@@ -117,7 +117,7 @@ class Job:
         except SystemExit as end:  # it was stopped, has saved and said so
             record.status = "interrupted"
             if self.is_home:  # whoever stops a job here means the sweep
-                _stop_file(sweep).write_text(str(end.code))
+                _stop(sweep, end.code)
         except (UserError, OSError) as error:
             record.status, record.error = "refused", sentence(error)
             log = record.error
@@ -139,7 +139,7 @@ def run_sweep(job: Job, sweep: Path, launch: Callable[[], None], show: Callable[
     Raises UserError if no job could begin.
     """
     sentences = []
-    with _stopped_in_order(_stop_file(sweep)):
+    with _stopped_in_order(sweep):
         try:
             launch()
         except Exception as error:  # of a plugin: jobs themselves raise nothing
@@ -162,7 +162,9 @@ def run_sweep(job: Job, sweep: Path, launch: Callable[[], None], show: Callable[
     for said in sentences:
         print(f"{job.script}.py: {said}", file=sys.stderr)
     stop = _stop_file(sweep)
-    return int(stop.read_text()) if stop.exists() else 2 if sentences else 0
+    if stop.exists():
+        return int(stop.read_text() or 128 + signal.SIGINT)  # nothing, where the disk was full
+    return 2 if sentences else 0
 
 
 def name_job_folders() -> None:
@@ -181,6 +183,12 @@ def _stop_file(sweep: Path) -> Path:
     return sweep / _RECORDS / "stop"
 
 
+def _stop(sweep: Path, status: Any) -> None:
+    with contextlib.suppress(OSError):  # on a full disk the file is there, and empty
+        _stop_file(sweep).parent.mkdir(exist_ok=True)
+        _stop_file(sweep).write_text(str(status))
+
+
 def _write(record: Record, sweep: Path) -> None:
     path = sweep / _RECORDS / f"{record.number}.json"
     with contextlib.suppress(OSError):  # a full disk: the run itself says so
@@ -190,19 +198,19 @@ def _write(record: Record, sweep: Path) -> None:
 
 
 @contextlib.contextmanager
-def _stopped_in_order(stop: Path) -> Iterator[None]:
+def _stopped_in_order(sweep: Path) -> Iterator[None]:
     """While entered, a first signal lets no other job begin and has those under way save and end; a second quits at once.
 
     What comes from the terminal reaches every process in it. Those that a launcher starts must not hear it: they would
     end in the middle of something, and learn of it from the file as well. They inherit that this thread is deaf, before
     they come to a job. Another thread listens, and Python has the handler run in this one.
     """
+    stop = _stop_file(sweep)
 
     def receive(number: int, _: object) -> None:
         if stop.exists():
             os._exit(128 + number)
-        stop.parent.mkdir(exist_ok=True)
-        stop.write_text(str(128 + number))
+        _stop(sweep, 128 + number)
         with contextlib.suppress(OSError):  # not print: the signal may come in the middle of one
             os.write(2, b"\nstopping: jobs under way save and end, no other begins; again to quit at once\n")
 

@@ -13,6 +13,7 @@ import torch
 
 from configs.overrides import name_of_changes
 from configs.schema import OptimizerConfig
+from configs.sweeping import Job, run_sweep
 from tests.scripts import SMALL, Result, refused, script, start
 from training import schedule
 
@@ -54,6 +55,14 @@ def test_long_names_are_cut_between_characters() -> None:
     name = name_of_changes([f"optimizer.{key}={'é' * 30}" for key in ("a", "b", "c")])
     assert len(name.encode()) <= 90
     assert re.fullmatch(r"a=é+,b=é+", name)
+
+
+def test_a_sweep_that_is_stopped_on_a_full_disk_ends_in_order(tmp_path: Path) -> None:
+    def launch() -> None:
+        (tmp_path / ".jobs").mkdir()
+        (tmp_path / ".jobs" / "stop").touch()  # what was to stand in it found no room
+
+    assert run_sweep(Job("train"), tmp_path, launch, lambda folder: None) == 130
 
 
 def test_a_sweep_ends_in_a_table_and_a_file(tmp_path: Path) -> None:
