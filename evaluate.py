@@ -118,7 +118,7 @@ def setup_of(checkpoint: Checkpoint, trained: TrainConfig, device: str | None) -
             device=made_with["device"],
             precision=made_with["precision"],
             attention_path=made_with["attention"],
-            threads=int(made_with["threads"]),
+            threads=int(made_with["threads"].partition(" ")[0]),  # perhaps in each of several processes
         )
     return choose_setup(as_in_training, "device")
 

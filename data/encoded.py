@@ -14,6 +14,7 @@ import hashlib
 import io
 import json
 import logging
+import math
 import os
 import sys
 import uuid
@@ -110,7 +111,7 @@ def remembered(name: str, count: Callable[[], dict[str, float]]) -> dict[str, fl
     path = FOLDER / f"{name}.figures{_VERSION}"
     with contextlib.suppress(OSError, ValueError):
         figures = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(figures, dict) and all(isinstance(figure, float) for figure in figures.values()):
+        if isinstance(figures, dict) and all(isinstance(one, float) and math.isfinite(one) for one in figures.values()):
             return figures
     figures = count()
     with contextlib.suppress(UserError), _new_file(path) as file:

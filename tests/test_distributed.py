@@ -1,5 +1,6 @@
 """Several processes of one run, started by torchrun for real: the same numbers as one, and nothing lost when one dies."""
 
+import json
 import os
 import signal
 import socket
@@ -66,6 +67,10 @@ def test_two_processes_train_as_one_does_and_one_speaks(alone: Path, tmp_path: P
     result = ended(together(2, *RUN, "hydra.run.dir=run", cwd=tmp_path))
     assert result.returncode == 0, result.stderr
     assert_same_run(tmp_path / "run", alone)
+    evaluated = script("evaluate.py", "checkpoint=run", "json=true", cwd=tmp_path)
+    assert evaluated.returncode == 0, evaluated.stderr
+    best = json.loads((tmp_path / "run" / "summary.json").read_text())["loss_val"]
+    assert json.loads(evaluated.stdout)["loss"] == pytest.approx(best, abs=1e-9)
     assert result.stderr.count("before training") == result.stdout.count("Saved in run") == 1
     assert "threads 1 (as asked, in each of 2 processes)" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -98,8 +98,9 @@ def test_counting_is_bounded_told_and_done_once(
     with monkeypatch.context() as patched:
         patched.setattr(texts, "baseline_losses", None)
         assert corpus.baselines() == part
-    figures.write_text("[")
-    assert corpus.baselines() == part
+    for damaged in ("[", '{"1": NaN}', "[1.0]"):
+        figures.write_text(damaged)
+        assert corpus.baselines() == part
     monkeypatch.setattr(encoded, "FOLDER", figures)  # where nothing can be kept
     assert corpus.baselines() == part
 
