@@ -51,6 +51,7 @@ from training.distributed import (
     anywhere,
     averaging,
     count,
+    end_together,
     folder_before_restart,
     from_first,
     in_turn,
@@ -164,7 +165,9 @@ def main(config: TrainConfig) -> float:
     overrides = list(HydraConfig.get().overrides.task)
     try:
         with joined(), torch_errors_in_words():
-            return one_run(config, from_first(folder), overrides)
+            best = one_run(config, from_first(folder), overrides)
+            end_together()
+            return best
     except UserError as error:
         if launch().rank == 0:
             raise

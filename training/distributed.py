@@ -243,6 +243,20 @@ def _store_of_torchrun() -> TCPStore | None:
         raise UserError(f"torchrun does not answer: {str(error).strip().splitlines()[0]}") from error
 
 
+def end_together() -> None:
+    """End the processes of a run that has come to its end, if it has several, once all of them are there.
+
+    At once, since gloo now and then ends a process by abort() while its threads are taken down, and torchrun then the others.
+    """
+    if count() == 1:
+        return
+    from_all(None)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # whoever read it has gone
+            stream.flush()
+    os._exit(0)
+
+
 def step_back(error: UserError) -> NoReturn:
     """End a process that is not the first. It waits, since the end of any process is the end of all: the first, or
     torchrun, is to say why. Whoever is still there then has a reason of its own.
