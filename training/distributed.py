@@ -38,9 +38,8 @@ class Parted(UserError):
 
     def __init__(self, error: BaseException) -> None:
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        reason = re.sub(r"^\[\S*\] ", "", lines[0]).partition(". ")[
-            0
-        ]  # less the place in torch's source, and its advice
+        # Less the place in torch's source, and its advice.
+        reason = re.sub(r"^\[\S*\] ", "", lines[0]).partition(". ")[0]
         super().__init__(
             f"another process of this run has ended or does not answer ({reason[:200]}): see what it said, "
             "and unless torchrun starts all again by itself, go on with resume=latest"

@@ -44,8 +44,8 @@ def checkpoint_to_read(named: str | None) -> Path:
         path = Path(named)
         if not path.exists():
             raise UserError(f"checkpoint={named} does not exist")
-        refuse_several(path)
         if path.is_dir() and not (path / BEST).exists():
+            refuse_several(path)
             other = f": it has only {path / LAST} yet" if (path / LAST).exists() else ""
             raise UserError(f"checkpoint={named} has no {BEST}{other}")
         return path / BEST if path.is_dir() else path
@@ -70,13 +70,13 @@ def folder_to_resume(named: str) -> Path:
     folder = path.parent if path.name == LAST else path
     if path.name == PREVIOUS:
         raise UserError(f"resume={named}: name the run's folder; it goes on from {PREVIOUS} if {LAST} cannot be used")
-    refuse_several(folder)
     if has_state(folder):
         return folder
     if (folder / BEST).exists():
         raise UserError(f"resume={named}: the states of that run are gone; its {BEST} can still be sampled from")
     if (folder / LOG).exists():
         raise UserError(f"resume={named}: that run was stopped before it saved anything, so start it again")
+    refuse_several(folder)
     raise UserError(f"resume={named} is neither a run folder with a {LAST} in it nor a {LAST}")
 
 
