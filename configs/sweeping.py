@@ -22,6 +22,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from configs.checks import problems
+from configs.json_file import read_object
 from configs.overrides import name_of_changes
 from configs.schema import UserError
 from configs.terminal import mend_standard_streams, sentence
@@ -51,7 +52,7 @@ def records_of(sweep: Path) -> list[Record]:
     found = []
     for path in (sweep / _RECORDS).glob("*.json"):
         try:
-            found.append(Record(**json.loads(path.read_text(encoding="utf-8"))))
+            found.append(Record(**read_object(path)))
         except (OSError, ValueError, TypeError) as error:
             raise UserError(f"{path} is damaged: {error}") from error
     return sorted(found, key=lambda record: record.number)
@@ -149,7 +150,7 @@ def run_sweep(job: Job, sweep: Path, launch: Callable[[], None], show: Callable[
     records = records_of(sweep)
     for record in records:
         if record.status == "begun":
-            record.status, record.error = "failed", "its process ended without a word"
+            record.status, record.error = "failed", "its process was killed, or found no room for its record"
             _write(record, sweep)
     try:
         show(sweep)

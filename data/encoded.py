@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from configs.json_file import read_object
 from configs.schema import UserError
 from data.reading import file_pieces, read_text
 from data.tokenizer import Tokenizer, cut, dtype_of, vocabulary_of
@@ -40,6 +41,7 @@ log = logging.getLogger(__name__)
 FOLDER = Path(__file__).parent / "cache" / "texts"
 SMALL = 32 << 20  # bytes; so long a text is read again each time
 _VERSION = 1  # of the files in the cache
+_TIME = 946_684_800  # of change, in seconds, for each file here: whoever changes one later changes that too
 _ENDS = 1 << 16  # bytes of each end of the ids that are proved before they are used
 _PIECE = 1 << 18  # ids that are handled at once
 
@@ -110,8 +112,8 @@ def remembered(name: str, count: Callable[[], dict[str, float]]) -> dict[str, fl
     """A few figures on a text from the cache, or counted now, and kept where that can be."""
     path = FOLDER / f"{name}.figures{_VERSION}"
     with contextlib.suppress(OSError, ValueError):
-        figures = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(figures, dict) and all(isinstance(one, float) and math.isfinite(one) for one in figures.values()):
+        figures = read_object(path)
+        if figures and all(isinstance(one, float) and math.isfinite(one) for one in figures.values()):
             return figures
     figures = count()
     with contextlib.suppress(UserError), _new_file(path) as file:
@@ -162,7 +164,11 @@ def _encode_into_cache(paths: Sequence[Path], files: list[Any]) -> EncodedText:
     _refuse_changes(paths, files)
     seal = _seal(vocabulary, FOLDER / f"{sha256}.ids")
     record = {"version": _VERSION, "seal": seal, "vocabulary": vocabulary, "files": files}
-    with _new_file(FOLDER / f"{sha256}.json") as file:
+    # Where the ids were there before, they are good without a new record: this text is only read again the next time.
+    with (
+        contextlib.suppress(UserError) if known else contextlib.nullcontext(),
+        _new_file(FOLDER / f"{sha256}.json") as file,
+    ):
         file.write(json.dumps(record).encode())
     _forget_what_was_there(sha256, files)
     log.info("the encoded text is kept in %s", FOLDER / f"{sha256}.ids")
@@ -190,25 +196,26 @@ def _read(sha256: str) -> tuple[EncodedText, list[Any]] | None:
     """A text of the cache and the files that it is from, or None where there is none of this version and complete."""
     path = FOLDER / f"{sha256}.ids"
     try:
-        record = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        record = read_object(path.with_suffix(".json"))
         vocabulary = record["vocabulary"]
         if record["version"] != _VERSION or record["seal"] != _seal(vocabulary, path):
             return None
         ids = np.memmap(path, dtype_of(len(vocabulary)), mode="r").view(np.ndarray)
         files = [[str(name), *map(int, numbers)] for name, *numbers in record["files"]]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError):
         return None
     warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # torch: nobody will write to it
     return EncodedText(ids, vocabulary, sha256), files
 
 
 def _seal(vocabulary: str, path: Path) -> str:
-    """Tells a vocabulary and ids from all others, but from as many that differ only far from both ends: it must be quick."""
-    size = path.stat().st_size
+    """Tells a vocabulary and ids from all others, by time of change and both ends: it must be quick."""
+    found = path.stat()
     with open(path, "rb") as file:
         ends = file.read(_ENDS)
-        file.seek(max(0, size - _ENDS))
-        return hashlib.sha256(f"{size} {vocabulary}".encode() + ends + file.read(_ENDS)).hexdigest()
+        file.seek(max(0, found.st_size - _ENDS))
+        facts = f"{found.st_size} {found.st_mtime_ns} {vocabulary}"
+        return hashlib.sha256(facts.encode() + ends + file.read(_ENDS)).hexdigest()
 
 
 def _forget_what_was_there(sha256: str, files: list[Any]) -> None:
@@ -238,6 +245,7 @@ def _new_file(path: Path, room: int = 0) -> Iterator[BinaryIO]:
         os.fsync(file.fileno())
         if sys.platform == "win32":  # which renames no open file
             file.close()
+        os.utime(file.name, (_TIME, _TIME))
         os.replace(file.name, path)
     except OSError as error:
         needed = f" The text takes {room / 1e6:,.0f} MB there." if room else ""

@@ -1,5 +1,6 @@
 """Large texts: encoded once into a file, found again, and whatever happens to that file, never another text."""
 
+import errno
 import fcntl
 import json
 import logging
@@ -147,6 +148,9 @@ DAMAGES: dict[str, Callable[[Path, Path], Any]] = {
     "without its middle": lambda ids, record: ids.write_bytes(ids.read_bytes()[:100] + ids.read_bytes()[-100:]),
     "empty": lambda ids, record: os.truncate(ids, 0),
     "gone": lambda ids, record: ids.unlink(),
+    "with other bytes in the middle": lambda ids, record: ids.write_bytes(
+        ids.read_bytes()[:200] + bytes(5) + ids.read_bytes()[205:]
+    ),
     "of another text": lambda ids, record: ids.write_bytes(ids.read_bytes()[::-1]),
     "of another version": with_record(version=0),
     "of an odd vocabulary": with_record(vocabulary="ba"),
@@ -155,6 +159,10 @@ DAMAGES: dict[str, Callable[[Path, Path], Any]] = {
     "with half a record": lambda ids, record: os.truncate(record, 30),
     "with no record's content": lambda ids, record: record.write_text("[1]"),
     "with bytes": lambda ids, record: record.write_bytes(b"\xff"),
+    "with an endless number": lambda ids, record: record.write_text(
+        record.read_text().replace('"files": [["', '"files": [["x", Infinity], ["')
+    ),
+    "nested without end": lambda ids, record: record.write_text("[" * 100_000),
 }
 
 
@@ -181,6 +189,18 @@ def test_a_full_disk_is_said_and_costs_no_other_text(path: Path, cache: Path, tm
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert {found: found.read_bytes() for found in cache.iterdir()} == before
+
+
+def test_a_touched_text_is_found_again_where_the_cache_cannot_be_written_to(
+    path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = encode_files([path])
+    os.utime(path, ns=(1, 1))
+    monkeypatch.setattr(encoded, "_open_new", lambda path: (_ for _ in ()).throw(OSError(errno.EROFS, "read-only")))
+    assert same(encode_files([path]), before)
+    path.write_text("another text")
+    with pytest.raises(UserError, match=r"cannot write .*: read-only"):
+        encode_files([path])
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(path: Path, cache: Path) -> None:

@@ -9,7 +9,7 @@ from tests.scripts import ROOT
 
 MAY_IMPORT = {
     "configs": {"configs"},
-    "data": {"data", "configs.schema"},
+    "data": {"data", "configs.schema", "configs.json_file"},
     "model": {"model", "configs.schema"},
     "training": {
         "training",
@@ -18,6 +18,7 @@ MAY_IMPORT = {
         "configs.schema",
         "configs.checks",
         "configs.overrides",
+        "configs.json_file",
         "configs.launch",
         "configs.sweeping",
         "configs.terminal",

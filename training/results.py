@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import math
 import statistics
 import sys
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from configs.json_file import read_object
 from configs.overrides import key_and_value, short
 from configs.schema import UserError
 from configs.sweeping import Record, records_of
@@ -28,10 +28,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
     """What summary.json says of the run in a folder. Raises UserError if there is none, or one that cannot be read."""
     refuse_several(folder)
     try:
-        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        if isinstance(summary, dict):
-            return summary
-        raise ValueError("it is no JSON object")
+        return read_object(folder / SUMMARY)
     except (OSError, ValueError) as error:
         raise damaged(folder, error) from error
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.checks import problems
+from configs.json_file import read_object
 from configs.schema import TrainConfig, UserError
 from data import corpus as texts
 from data.corpus import Corpus
@@ -128,8 +129,8 @@ def reasons_to_stay_ended(saved: dict[str, Any], config: TrainConfig, folder: Pa
 def has_ended(folder: Path) -> bool:
     """Whether the run in a folder has come to its end in order, by its summary.json."""
     try:
-        return json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["status"] in ENDINGS
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return read_object(folder / SUMMARY)["status"] in ENDINGS
+    except (OSError, ValueError, LookupError, TypeError):
         return False
 
 
