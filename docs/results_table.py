@@ -19,7 +19,7 @@ from configs.schema import UserError
 from training.files import write_text
 from training.folders import SAMPLES
 from training.previews import samples_by_step
-from training.results import code, damaged, ended_in_order, read_summary, refuse_different_texts
+from training.results import code, ended_in_order, read_summary, refuse_different_texts
 from training.tracking import changed_on_the_way
 
 README = Path(__file__).parents[1] / "README.md"
@@ -55,12 +55,9 @@ def write(table: str, readme: Path = README) -> None:
 def read_run(folder: Path) -> tuple[dict[str, Any], str]:
     """summary.json of a run that has ended in order, and its line of the table."""
     summary = read_summary(folder)
-    try:
-        if not ended_in_order(summary):
-            raise UserError(f"{folder} holds a run that has not ended in order: it is {summary['status']}")
-        return summary, row(folder, summary)
-    except (ValueError, LookupError, TypeError) as error:
-        raise damaged(folder, error) from error
+    if not ended_in_order(summary):
+        raise UserError(f"{folder} holds a run that has not ended in order: it is {summary['status']}")
+    return summary, row(folder, summary)
 
 
 def row(folder: Path, summary: dict[str, Any]) -> str:

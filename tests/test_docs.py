@@ -72,7 +72,7 @@ def finished_run(folder: Path, model: str, loss_val: float, **changes: Any) -> P
     folder.mkdir()
     summary = {
         "status": "finished", "model": model, "loss_val": loss_val, "steps": 1200, "best_step": 10,
-        "parameters": 4225, "train_seconds": 90.0,
+        "parameters": 4225, "train_seconds": 90.0, "bits_per_char": 2.5, "chars_per_second": 2000.0,
         "baselines": {"1": 3.0, "2": 2.0}, "overrides": [f"model={model}"], "resumed": [], "corpus": {"sha256": "one"}, **changes,
     }  # fmt: skip
     (folder / "summary.json").write_text(json.dumps(summary))

@@ -19,7 +19,7 @@ def a_run(folder: Path, loss: float, *overrides: str, **changes: Any) -> Path:
     """A folder as a run leaves it."""
     folder.mkdir()
     summary = {
-        "status": "finished", "loss_val": loss, "bits_per_char": 2.5, "best_step": 1000, "steps": 1300,
+        "status": "finished", "model": "gpt", "loss_val": loss, "bits_per_char": 2.5, "best_step": 1000, "steps": 1300,
         "parameters": 4225, "chars_per_second": 2000.0, "train_seconds": 9.5, "overrides": list(overrides), "resumed": [],
         "corpus": {"sha256": "one"}, "baselines": {"1": 3.0, "5": 1.75}, **changes,
     }  # fmt: skip
@@ -125,10 +125,13 @@ def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path, spoilt: str) -> N
     refused(script("docs/sweep_table.py", "run", cwd=tmp_path), "run holds no finished run, or a damaged one")
 
 
-@pytest.mark.parametrize("figure", [*results.FIGURES, "corpus", "baselines"])
-def test_a_summary_without_a_figure_is_refused(tmp_path: Path, figure: str) -> None:
+@pytest.mark.parametrize("key", [*results.FIGURES, "model", "corpus", "baselines", "overrides", "resumed"])
+@pytest.mark.parametrize("value", [None, [3], {"step": "1"}, 10**400], ids=["none", "list", "object", "huge"])
+def test_a_summary_with_a_value_of_another_kind_is_refused(tmp_path: Path, key: str, value: Any) -> None:
+    if (key, value) == ("loss_val", None):
+        pytest.skip("so a run ends that has no finite loss")
     with pytest.raises(UserError, match="damaged"):
-        results_in([a_run(tmp_path / "run", 1.0, **({figure: None}))])
+        results_in([a_run(tmp_path / "run", 1.0, **{key: value})])
 
 
 def test_the_script_shows_the_same_of_any_folders(tmp_path: Path) -> None:

@@ -25,22 +25,36 @@ FIGURES = ("loss_val", "bits_per_char", "best_step", "steps", "parameters", "cha
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """What summary.json says of the run in a folder. Raises UserError if there is none, or one that cannot be read."""
+    """What summary.json says of the run in a folder, with all that a table shows if it has ended in order.
+
+    Raises UserError if there is none, or one that is not as a run writes it.
+    """
     refuse_several(folder)
     try:
-        return read_object(folder / SUMMARY)
-    except (OSError, ValueError) as error:
-        raise damaged(folder, error) from error
+        summary = read_object(folder / SUMMARY)
+        _prove(summary)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        raise UserError(f"{folder} holds no finished run, or a damaged one: {error}") from error
+    return summary
 
 
-def damaged(folder: Path, error: Exception) -> UserError:
-    """What to say of a folder whose summary is not as a run writes it."""
-    return UserError(f"{folder} holds no finished run, or a damaged one: {error}")
+def _prove(summary: dict[str, Any]) -> None:
+    """Raises one of several errors unless the summary is as a run writes it."""
+    commands = [summary["overrides"], *(again["overrides"] for again in summary["resumed"])]
+    texts = [summary["status"], *(override for overrides in commands for override in overrides)]
+    numbers = [again["step"] for again in summary["resumed"]]
+    if ended_in_order(summary):
+        texts += [summary["model"], summary["corpus"]["sha256"]]
+        numbers += [*(summary[key] for key in FIGURES), *summary["baselines"].values()]
+    as_written = [isinstance(part, list) for part in commands] + [isinstance(text, str) for text in texts]
+    if not all(as_written) or not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers):
+        raise ValueError("a value in it is of another kind than a run writes")
 
 
 def ended_in_order(summary: dict[str, Any]) -> bool:
     """Whether the loss in a summary is what the run came to."""
-    return summary["status"] in ENDINGS and math.isfinite(summary["loss_val"])
+    loss = summary["loss_val"]  # None where no evaluation came to a finite one
+    return summary["status"] in ENDINGS and loss is not None and math.isfinite(loss)
 
 
 def refuse_different_texts(summaries: Iterable[dict[str, Any]]) -> None:
@@ -98,17 +112,9 @@ def _result_of_job(sweep: Path, job: Record) -> Result:
 
 def _result_of_run(folder: Path, error: str = "") -> Result:
     summary = read_summary(folder)
-    try:
-        later = [override for again in changed_on_the_way(summary) for override in again["overrides"]]
-        typed = dict(map(key_and_value, [*summary["overrides"], *later]))
-        if not ended_in_order(summary):
-            return Result(folder.name, typed, summary["status"], error)
-        figures = [*(summary[key] for key in FIGURES), *summary["baselines"].values()]
-        if not summary["corpus"]["sha256"] or not all(isinstance(figure, int | float) for figure in figures):
-            raise ValueError("a figure is missing")
-        return Result(folder.name, typed, summary["status"], error, summary)
-    except (ValueError, LookupError, TypeError, AttributeError) as problem:
-        raise damaged(folder, problem) from problem
+    later = [override for again in changed_on_the_way(summary) for override in again["overrides"]]
+    typed = dict(map(key_and_value, [*summary["overrides"], *later]))
+    return Result(folder.name, typed, summary["status"], error, summary if ended_in_order(summary) else {})
 
 
 def changed_keys(results: list[Result]) -> list[str]:
