@@ -221,12 +221,16 @@ class CommandLine:
         if config.get("resume") is not None:
             return folder  # which `before` has found
         self.created = [place for place in (folder, *folder.parents) if not place.exists()]
-        if not typed:
-            folder = _new_folder(folder)
-        elif holds_a_sweep(folder):
+        if typed and holds_a_sweep(folder):
             raise UserError(f"{folder} holds a sweep already: choose another folder")
-        else:
-            folder.mkdir(parents=True, exist_ok=True)
+        try:
+            if typed:
+                folder.mkdir(parents=True, exist_ok=True)
+            else:
+                folder = _new_folder(folder)
+        except OSError as error:
+            reason = error.strerror if error.filename == str(folder) else sentence(error)
+            raise UserError(f"cannot make the folder {folder} ({reason}): choose another with {key}=FOLDER") from error
         self._replace([override_of(key, str(folder))])
         return folder
 

@@ -97,7 +97,8 @@ class OverrideReader:
                 yield f"{text}: the group {key} exists, write it without +"
             for choice in _values(override):
                 if choice not in self.groups[key]:
-                    yield f"{key}={choice} is not one of {', '.join(self.groups[key])}"
+                    typed = "null" if choice is None else choice
+                    yield f"{key}={typed} is not one of {', '.join(self.groups[key])}"
         elif key not in self.options:
             yield f"there is no option {key}: {self.nearest(key)}"
         elif override.is_add():

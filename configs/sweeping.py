@@ -23,7 +23,7 @@ from omegaconf import OmegaConf
 
 from configs.checks import problems
 from configs.json_file import read_object
-from configs.overrides import name_of_changes
+from configs.overrides import key_and_value, name_of_changes, short
 from configs.schema import UserError
 from configs.terminal import mend_standard_streams, sentence
 
@@ -36,11 +36,22 @@ class Record:
     """What became of a job: it has `begun` or `ended`, was `refused`, `interrupted` or `not begun`, or has `failed`."""
 
     number: int
-    changed: str  # what sets it apart from the other jobs, as typed
+    changed: str  # what sets it apart from the other jobs
     overrides: list[str]
     folder: str | None  # seen from the sweep's; None if the job has none of its own
     status: str = "begun"
     error: str | None = None  # why, in a sentence
+
+    def __post_init__(self) -> None:
+        """Raises TypeError for a value of another type, as a damaged file may hold one."""
+        texts = [
+            self.changed,
+            self.status,
+            *self.overrides,
+            *(text for text in (self.folder, self.error) if text is not None),
+        ]
+        if not isinstance(self.number, int) or not all(isinstance(text, str) for text in texts):
+            raise TypeError("a value in it is of another type")
 
     def __str__(self) -> str:
         changed = f" ({self.changed})" if self.changed else ""
@@ -102,7 +113,8 @@ class Job:
         sweep, folder = Path(hydra.sweep.dir).absolute(), Path(hydra.runtime.output_dir)
         own = not any(folder.iterdir())
         place = os.path.relpath(folder, sweep) if own else None
-        record = Record(hydra.job.num, hydra.job.override_dirname, list(hydra.overrides.task), place)
+        changed = ",".join(f"{key}={short(value)}" for key, value in map(key_and_value, _changes(hydra)))
+        record = Record(hydra.job.num, changed, list(hydra.overrides.task), place)
         if _stop_file(sweep).exists():
             record.status = "not begun"
             if own:
@@ -145,6 +157,8 @@ def run_sweep(job: Job, sweep: Path, launch: Callable[[], None], show: Callable[
             launch()
         except Exception as error:  # of a plugin: jobs themselves raise nothing
             if not records_of(sweep):
+                if isinstance(error, OSError) and not error.filename:  # as on a full disk
+                    raise UserError(f"cannot write to {sweep}: {sentence(error)}") from error
                 raise UserError(sentence(error)) from error
             sentences.append(f"the launcher or the sweeper gave up: {type(error).__name__}: {sentence(error)}")
     records = records_of(sweep)
@@ -172,11 +186,15 @@ def name_job_folders() -> None:
     """Let configs/train.yaml name a job's folder by its changes; each process that makes such folders needs this once."""
 
     def changed_keys(*, _root_: Any) -> str:
-        job, fixed = _root_.hydra, _root_.hydra.job.config.override_dirname.exclude_keys
-        changes = [typed for typed in job.overrides.task if typed.lstrip("+").partition("=")[0] not in fixed]
-        return name_of_changes(changes) or f"{_root_.model.name}_{_root_.data.name}"
+        return name_of_changes(_changes(_root_.hydra)) or f"{_root_.model.name}_{_root_.data.name}"
 
     OmegaConf.register_new_resolver("changed_keys", changed_keys, replace=True)
+
+
+def _changes(hydra: Any) -> list[str]:
+    """The overrides that set a job apart, of Hydra's part of its configuration."""
+    fixed = hydra.job.config.override_dirname.exclude_keys
+    return [typed for typed in hydra.overrides.task if typed.lstrip("+").partition("=")[0] not in fixed]
 
 
 def _stop_file(sweep: Path) -> Path:

@@ -43,7 +43,7 @@ REFUSED = {
     "trainer.device=(x": "put quotes around the value",
     "hydra.output_subdir=../x": "is not yours to set",
     "hydra.mode=MULTIRUN": "-m makes a sweep",
-    "model=null": "model=None is not one of",
+    "model=null": "model=null is not one of",
     "+model=gpt": "write it without +",
 }  # fmt: skip
 

@@ -7,13 +7,14 @@ import os
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from configs.overrides import name_of_changes
-from configs.schema import OptimizerConfig
-from configs.sweeping import Job, run_sweep
+from configs.schema import OptimizerConfig, UserError
+from configs.sweeping import Job, Record, records_of, run_sweep
 from tests.scripts import SMALL, Result, refused, script, start
 from training import schedule
 
@@ -63,6 +64,36 @@ def test_a_sweep_that_is_stopped_on_a_full_disk_ends_in_order(tmp_path: Path) ->
         (tmp_path / ".jobs" / "stop").touch()  # what was to stand in it found no room
 
     assert run_sweep(Job("train"), tmp_path, launch, lambda folder: None) == 130
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [{"number": "1"}, {"changed": 1}, {"overrides": 3}, {"overrides": [3]}, {"folder": 1}, {"error": {}}, {"more": 1}],
+    ids=str,
+)
+def test_a_damaged_record_is_refused(tmp_path: Path, spoilt: dict[str, Any]) -> None:
+    (tmp_path / ".jobs").mkdir()
+    record = {"number": 1, "changed": "", "overrides": [], "folder": "1", "status": "ended", "error": None}
+    (tmp_path / ".jobs" / "1.json").write_text(json.dumps(record))
+    assert records_of(tmp_path) == [Record(1, "", [], "1", "ended")]
+    (tmp_path / ".jobs" / "1.json").write_text(json.dumps(record | spoilt))
+    with pytest.raises(UserError, match=r"1\.json is damaged"):
+        records_of(tmp_path)
+
+
+def test_a_long_value_is_cut_where_the_sweep_says_what_failed(tmp_path: Path) -> None:
+    result = sweep(tmp_path, f"data.path={'x' * 200},{'y' * 200}", "data=text")
+    refused(result, f"    job 0 (data.path={'x' * 31}…): ")
+
+
+def test_a_sweep_that_finds_no_place_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    refused(sweep(tmp_path, "seed=1,2", "hydra.sweep.dir=file"), "(File exists): choose another with hydra.sweep.dir=")
+    refused(
+        sweep(tmp_path, "seed=1,2", "hydra.sweep.dir=file/in"),
+        "(Not a directory): choose another with hydra.sweep.dir=",
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_sweep_ends_in_a_table_and_a_file(tmp_path: Path) -> None:

@@ -65,7 +65,10 @@ def logging_to(folder: Path) -> Iterator[None]:
     for handler in (screen, file):
         root.addHandler(handler)
     # TensorBoard writes in a thread of its own; what stops that is said in a line, and again where the run notices.
-    hook, threading.excepthook = threading.excepthook, lambda args: root.warning("%s", args.exc_value)
+    hook, threading.excepthook = (
+        threading.excepthook,
+        lambda args: root.warning("TensorBoard's writer: %s", args.exc_value),
+    )
     try:
         yield
     finally:
